@@ -1,0 +1,1 @@
+"""Driving the attempt engine on threads and gRPC's synchronous calls."""

@@ -1,0 +1,265 @@
+"""Carries out what the attempt engines of one publisher ask for.
+
+Who runs where: the original starts on the thread that commits the batch; answers arrive on
+gRPC's completion thread, which tells the engine and cancels losers; wake-ups arrive on the
+scheduler's thread, which only tells the engine. Whatever may run a user's code goes to the
+workers: predicates of a failed original, resends and hedges (interceptors on the channel), and
+resolving the futures (done-callbacks).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from hedged_pubsub._sync.scheduler import Scheduler, Wakeup
+from hedged_pubsub._sync.workers import Workers
+from hedged_pubsub.engine import AttemptEngine
+from hedged_pubsub.events import (
+    ORIGINAL,
+    Abandoned,
+    Cancel,
+    Command,
+    Committed,
+    Event,
+    Fail,
+    Failed,
+    Resolve,
+    Start,
+    Succeeded,
+    Suppressed,
+    Woke,
+)
+from hedged_pubsub.settings import HedgingSettings
+from hedged_pubsub.stats import HedgingStats, TopicState, snapshot
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Call(Protocol):
+    """An RPC under way, as ``grpc`` returns it from ``future()``."""
+
+    def add_done_callback(self, callback: Callable[[Call], None], /) -> None:
+        """Call back when the RPC has ended, at once if it has."""
+
+    def cancel(self) -> object:
+        """Cancel the RPC if it has not ended."""
+
+
+class Batch(Protocol):
+    """What the driver needs of a committed batch. ``send`` may be called from any thread."""
+
+    @property
+    def topic(self) -> str:
+        """The full name of the topic, which has the token bucket."""
+
+    @property
+    def total_timeout(self) -> float:
+        """Seconds after which nothing of the batch is sent any more; ``math.inf`` for no limit."""
+
+    def send(self, attempt: int, timeout: float | None) -> Call:
+        """Start an RPC, without waiting for it.
+
+        Args:
+            attempt: 0 for the original, whose timeout is the caller's; else a hedge.
+            timeout: Seconds, for a hedge.
+        """
+
+    def outcome(self, call: Call) -> object:
+        """Return the answer of an ended RPC, or raise what the official client would raise."""
+
+    def judge(self, error: BaseException) -> Failed:
+        """Ask the retry policy about an error of the original. May run a user's code."""
+
+    def succeed(self, answer: object, attempt: int) -> None:
+        """Resolve the futures. May run a user's code."""
+
+    def fail(self, failure: Fail) -> None:
+        """Fail the futures. May run a user's code."""
+
+
+class _Run:
+    """A batch on its way: its engine and, held strongly, its calls; guarded by the driver's lock.
+
+    gRPC cancels a call whose last reference is dropped.
+    """
+
+    __slots__ = ("batch", "calls", "engine", "topic", "wakeup", "wakeup_at")
+
+    def __init__(self, batch: Batch, engine: AttemptEngine, topic: TopicState) -> None:
+        self.batch = batch
+        self.engine = engine
+        self.topic = topic
+        self.calls: dict[int, Call] = {}
+        self.wakeup: Wakeup | None = None
+        self.wakeup_at: float | None = None
+
+
+class Driver:
+    """Drives the batches of one publisher on threads.
+
+    Args:
+        hedging: When to hedge, and the budget.
+        scheduler: Calls back when an engine wants to be woken.
+        workers: Run what may be a user's code.
+        clock: Monotonic seconds, the scheduler's.
+    """
+
+    def __init__(
+        self,
+        hedging: HedgingSettings,
+        scheduler: Scheduler,
+        workers: Workers,
+        clock: Callable[[], float],
+    ) -> None:
+        self._hedging = hedging
+        self._scheduler = scheduler
+        self._workers = workers
+        self._clock = clock
+        # Guards every engine, bucket and counter, and which runs there are. Nothing is called
+        # while it is held but engines and the scheduler.
+        self._engine_lock = threading.Lock()
+        self._topics: dict[str, TopicState] = {}
+        self._runs: set[_Run] = set()
+
+    def submit(self, batch: Batch) -> None:
+        """Send a batch. Returns at once; ``succeed`` or ``fail`` of the batch follows, once."""
+        with self._engine_lock:
+            topic = self._topics.get(batch.topic)
+            if topic is None:
+                topic = self._topics[batch.topic] = TopicState(self._hedging)
+            topic.batches += 1
+            engine = AttemptEngine(
+                hedge_delay=self._hedging.hedge_delay,
+                bucket=topic.bucket,
+                total_timeout=batch.total_timeout,
+            )
+            run = _Run(batch, engine, topic)
+            self._runs.add(run)
+        self._feed(run, Committed())
+
+    def stats(self, topic: str | None = None) -> HedgingStats:
+        """Return a snapshot of one topic, or of all."""
+        with self._engine_lock:
+            if topic is None:
+                return snapshot(self._topics.values())
+            return snapshot([self._topics[topic]] if topic in self._topics else [])
+
+    def abandon(self, error: BaseException) -> int:
+        """End every batch under way with ``error``, and return how many those were."""
+        with self._engine_lock:
+            runs = tuple(self._runs)
+        for run in runs:
+            self._feed(run, Abandoned(error))
+        return len(runs)
+
+    def _feed(self, run: _Run, event: Event, answer: object = None) -> None:
+        try:
+            commands = self._tell(run, event)
+        except Exception as error:  # R8: a defect ends the batch, not the thread
+            _LOGGER.exception("a batch cannot go on after %r", event)
+            commands = self._tell(run, Abandoned(error))
+        self._execute(run, commands, answer)
+
+    def _tell(self, run: _Run, event: Event) -> list[Command]:
+        """Hand an event to the engine, and keep the wake-up and the set of runs in step with it."""
+        with self._engine_lock:
+            engine = run.engine
+            commands = engine.handle(event, self._clock())
+            for command in commands:
+                if isinstance(command, Suppressed):
+                    run.topic.hedges_suppressed += 1
+                elif isinstance(command, Resolve) and command.attempt != ORIGINAL:
+                    run.topic.hedges_won += 1
+            if engine.next_wakeup != run.wakeup_at:
+                self._rearm(run, engine.next_wakeup)
+            if engine.decided:
+                self._runs.discard(run)
+        return commands
+
+    def _rearm(self, run: _Run, when: float | None) -> None:
+        if run.wakeup is not None:
+            run.wakeup.cancel()
+        run.wakeup_at = when
+        run.wakeup = (
+            None if when is None else self._scheduler.call_at(when, partial(self._wake, run))
+        )
+
+    def _wake(self, run: _Run) -> None:
+        commands = self._tell(run, Woke())
+        if any(isinstance(command, Start) for command in commands):
+            self._workers.submit(self._execute, run, commands)
+
+    def _execute(self, run: _Run, commands: list[Command], answer: object = None) -> None:
+        for command in commands:
+            if isinstance(command, Start):
+                self._start(run, command)
+            elif isinstance(command, Cancel):
+                self._cancel(run, command.attempt)
+            elif isinstance(command, Resolve):
+                self._workers.submit(run.batch.succeed, answer, command.attempt)
+            elif isinstance(command, Fail):
+                self._workers.submit(run.batch.fail, command)
+
+    def _start(self, run: _Run, command: Start) -> None:
+        attempt = command.attempt
+        with self._engine_lock:
+            if attempt not in run.engine.in_flight:
+                return
+            run.topic.attempts += 1
+            run.topic.hedges_sent += attempt != ORIGINAL
+        try:
+            call = run.batch.send(attempt, command.timeout)
+        except BaseException as error:
+            self._failed(run, attempt, error)
+            if isinstance(error, Exception):
+                return
+            raise  # a KeyboardInterrupt on the thread that publishes is the user's
+        with self._engine_lock:
+            wanted = attempt in run.engine.in_flight
+            if wanted:
+                run.calls[attempt] = call
+            else:
+                # Decided while it was being sent, so that nobody could cancel it yet.
+                run.topic.attempts_cancelled += 1
+        if wanted:
+            call.add_done_callback(partial(self._ended, run, attempt))
+        else:
+            call.cancel()
+
+    def _cancel(self, run: _Run, attempt: int) -> None:
+        with self._engine_lock:
+            call = run.calls.pop(attempt, None)
+            run.topic.attempts_cancelled += call is not None
+        if call is not None:
+            call.cancel()
+
+    def _ended(self, run: _Run, attempt: int, call: Call) -> None:
+        """Take in the end of an RPC, on gRPC's thread."""
+        with self._engine_lock:
+            if run.calls.get(attempt) is call:
+                del run.calls[attempt]
+            if run.engine.decided:
+                return  # R7: a loser, most likely cancelled by us; no predicate shall see it
+        try:
+            answer = run.batch.outcome(call)
+        except BaseException as error:  # noqa: BLE001 - R8
+            self._failed(run, attempt, error)
+        else:
+            self._feed(run, Succeeded(attempt), answer)
+
+    def _failed(self, run: _Run, attempt: int, error: BaseException) -> None:
+        if attempt == ORIGINAL:
+            self._workers.submit(self._judge, run, error)
+        else:
+            self._feed(run, Failed(attempt, error))
+
+    def _judge(self, run: _Run, error: BaseException) -> None:
+        try:
+            event: Event = run.batch.judge(error)
+        except BaseException as defect:  # noqa: BLE001 - R8: the predicate or on_error raised
+            event = Abandoned(defect)
+        self._feed(run, event)

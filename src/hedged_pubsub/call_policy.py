@@ -1,0 +1,188 @@
+"""The caller's retry and timeout, interpreted instead of called.
+
+``google.api_core.retry.Retry`` sleeps between attempts, and nothing can wake it for a hedge. So its
+predicate, waits and timeout are taken one by one, as the attempt engine needs them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+from google.api_core import gapic_v1
+from google.api_core.retry import Retry
+from google.api_core.timeout import TimeToDeadlineTimeout
+from google.cloud.pubsub_v1.publisher.exceptions import PublishError
+
+from hedged_pubsub._official import retry_parts
+from hedged_pubsub.events import ORIGINAL, Failed
+
+
+class CallPolicy:
+    """What a retry and a timeout mean for publish requests.
+
+    Args:
+        retry: A ``google.api_core.retry.Retry``, or ``None`` for no retry.
+        timeout: Seconds, ``None`` for no timeout, or a timeout of ``google.api_core.timeout``.
+        is_transient: Tells which errors are transient where ``retry`` is ``None``: those are not
+            retried, but a hedge in flight is waited for.
+
+    Attributes:
+        rpc_timeout: Seconds that the first request may take; ``math.inf`` for no limit.
+        total_timeout: Seconds after which nothing is sent any more; ``math.inf`` for no limit. The
+            retry's timeout; without a retry the request's, since that is all the time there is.
+
+    Raises:
+        TypeError: If ``retry`` or ``timeout`` is none of the above.
+    """
+
+    def __init__(
+        self, retry: object, timeout: object, *, is_transient: Callable[[Exception], bool]
+    ) -> None:
+        if retry is not None and not isinstance(retry, Retry):
+            raise TypeError(
+                "retry must be a google.api_core.retry.Retry, None for no retry, or "
+                f"gapic_v1.method.DEFAULT; got {retry!r}"
+            )
+        self._timeout = _timeout_decorator(timeout)
+        self._retry = None if retry is None else retry_parts(retry)
+        self._is_transient = is_transient if self._retry is None else self._retry.predicate
+        self.rpc_timeout = _or_infinite(self._new_timeouts()())
+        self.total_timeout = (
+            self.rpc_timeout if self._retry is None else _or_infinite(self._retry.timeout)
+        )
+
+    def check_hedge_delay(self, hedge_delay: float) -> None:
+        """Refuse a hedge delay that could never come to a hedge.
+
+        Raises:
+            ValueError: If the delay is not below both timeouts.
+        """
+        if hedge_delay >= self.rpc_timeout:
+            raise ValueError(
+                f"hedge_delay ({hedge_delay:g} s) must be below the timeout of the publish request "
+                f"({self.rpc_timeout:g} s): lower hedge_delay or raise the timeout"
+            )
+        if hedge_delay >= self.total_timeout:
+            raise ValueError(
+                f"hedge_delay ({hedge_delay:g} s) must be below the retry timeout "
+                f"({self.total_timeout:g} s): lower hedge_delay or raise the timeout of the retry"
+            )
+
+    def start_call(self) -> CallState:
+        """Return the policy's state for one batch."""
+        return CallState(self)
+
+    def _new_timeouts(self) -> Callable[[], float | None]:
+        # What api-core does with a timeout is to wrap the RPC in it, once a call, and to invoke
+        # the result once an attempt. Wrapped around this, it tells the timeout of each.
+        def tell(*, timeout: float | None = None) -> float | None:
+            return timeout
+
+        if self._timeout is None:
+            return tell
+        return cast("Callable[[], float | None]", self._timeout(tell))
+
+
+class CallState:
+    """How far one batch has come in its policy. Used by one thread at a time."""
+
+    __slots__ = ("_backoffs", "_policy", "next_timeout")
+
+    def __init__(self, policy: CallPolicy) -> None:
+        self._policy = policy
+        self._backoffs = None if policy._retry is None else policy._retry.backoffs()
+        self.next_timeout: Callable[[], float | None] = policy._new_timeouts()
+        """Seconds that the next original request may take, or ``None`` for no limit."""
+
+    def judge(self, error: BaseException) -> Failed:
+        """Ask the policy about an error of the original, as api-core's retry loop does.
+
+        Raises:
+            Exception: What the predicate or ``on_error``, a user's code, raises.
+        """
+        # Too few message ids are no answer of the RPC; the official client retries none either.
+        if not isinstance(error, Exception) or isinstance(error, PublishError):
+            return Failed(ORIGINAL, error)
+        if not self._policy._is_transient(error):
+            return Failed(ORIGINAL, error)
+        if self._backoffs is None:
+            return Failed(ORIGINAL, error, transient=True)
+        on_error = self._policy._retry.on_error if self._policy._retry is not None else None
+        if on_error is not None:
+            on_error(error)
+        return Failed(ORIGINAL, error, transient=True, backoff=next(self._backoffs))
+
+
+class CallPolicies:
+    """The policies of one publisher: its defaults, and what a call gives instead.
+
+    Args:
+        options_retry: The publisher options' retry; may be ``gapic_v1.method.DEFAULT``.
+        options_timeout: The publisher options' timeout; may be ``gapic_v1.method.DEFAULT``.
+        method_retry: What the generated method does by default.
+        method_timeout: What the generated method does by default.
+        hedge_delay: Checked against every policy.
+    """
+
+    def __init__(
+        self,
+        *,
+        options_retry: object,
+        options_timeout: object,
+        method_retry: Retry | None,
+        method_timeout: object,
+        hedge_delay: float,
+    ) -> None:
+        self._retry = method_retry if options_retry is gapic_v1.method.DEFAULT else options_retry
+        self._timeout = (
+            method_timeout if options_timeout is gapic_v1.method.DEFAULT else options_timeout
+        )
+        self._is_transient = (
+            (lambda _: False) if method_retry is None else retry_parts(method_retry).predicate
+        )
+        self._hedge_delay = hedge_delay
+        self._default = self._make(self._retry, self._timeout)
+
+    def get(self, retry: object, timeout: object) -> CallPolicy:
+        """Return the policy for these arguments of ``publish()``.
+
+        Raises:
+            TypeError: If one is of a type that cannot be interpreted.
+            ValueError: If the hedge delay is not below a timeout.
+        """
+        retry = self._retry if retry is gapic_v1.method.DEFAULT else retry
+        timeout = self._timeout if timeout is gapic_v1.method.DEFAULT else timeout
+        if retry is self._retry and timeout is self._timeout:
+            return self._default
+        return self._make(retry, timeout)
+
+    @property
+    def default(self) -> CallPolicy:
+        """The policy of a publish that names none."""
+        return self._default
+
+    def _make(self, retry: object, timeout: object) -> CallPolicy:
+        policy = CallPolicy(retry, timeout, is_transient=self._is_transient)
+        policy.check_hedge_delay(self._hedge_delay)
+        return policy
+
+
+def _timeout_decorator(timeout: object) -> Callable[[Any], Any] | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, (int, float)) and not isinstance(timeout, bool):
+        if math.isnan(timeout):
+            raise ValueError("timeout must be a number of seconds; got nan")
+        return cast("Callable[[Any], Any]", TimeToDeadlineTimeout(timeout=timeout))
+    if callable(timeout):
+        return timeout
+    raise TypeError(
+        "timeout must be a number of seconds, None for no timeout, or a timeout of "
+        f"google.api_core.timeout; got {timeout!r}"
+    )
+
+
+def _or_infinite(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds

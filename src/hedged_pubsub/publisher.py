@@ -1,0 +1,255 @@
+"""``HedgedPublisher``: the official publisher client, with publish hedging."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import inspect
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final
+
+from google.api_core import gapic_v1
+from google.cloud import pubsub_v1
+from google.cloud.pubsub_v1.publisher import futures
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+
+from hedged_pubsub._official import InterceptedBatch, InterceptingClient, publish_defaults
+from hedged_pubsub._sync import threads
+from hedged_pubsub._sync.driver import Driver
+from hedged_pubsub._sync.outgoing import OutgoingBatch, PublishRpc
+from hedged_pubsub.call_policy import CallPolicies
+from hedged_pubsub.settings import HedgingSettings
+from hedged_pubsub.stats import HedgingStats
+
+DISABLE_VARIABLE: Final = "HEDGED_PUBSUB_DISABLE"
+"""Environment variable by which operators turn hedging off, without a release: ``1``."""
+
+_DEFAULT: Final = gapic_v1.method.DEFAULT
+
+
+class HedgedPublisher(InterceptingClient):
+    """A drop-in for ``google.cloud.pubsub_v1.PublisherClient`` that hedges slow publishes.
+
+    When a publish request is not answered within the hedge delay, the same batch is sent again in
+    parallel, and again after each further delay; the first answer counts and the rest is cancelled.
+    A token bucket for each topic bounds the extra requests. A message may be stored more than once,
+    with different message ids: see the documentation on duplicates.
+
+    Everything else is the official client: batching, flow control, retries, errors, futures, and
+    all methods of the API.
+
+    Args:
+        batch_settings: As officially.
+        publisher_options: As officially; ordering must not be enabled together with hedging.
+        hedging_settings: When to hedge, and the budget. ``None`` turns hedging off and leaves the
+            official client as it is; so does the environment variable ``HEDGED_PUBSUB_DISABLE=1``,
+            whatever stands here.
+        kwargs: As officially: ``credentials``, ``transport``, ``client_options``, ``client_info``.
+
+    Raises:
+        TypeError: If ``hedging_settings`` is neither ``HedgingSettings`` nor ``None``, or if the
+            options' retry or timeout is of a type that cannot be interpreted.
+        ValueError: If ordering is enabled, if the hedge delay is not below the timeout of the
+            publish request and below the retry timeout, or if the transport has no gRPC calls that
+            can be cancelled (``rest``, ``grpc_asyncio``).
+    """
+
+    def __init__(
+        self,
+        batch_settings: pubsub_v1.types.BatchSettings | Sequence[Any] = (),
+        publisher_options: pubsub_v1.types.PublisherOptions | Sequence[Any] = (),
+        *,
+        hedging_settings: HedgingSettings | None = HedgingSettings(),  # noqa: B008 - it is frozen
+        **kwargs: Any,
+    ) -> None:
+        if hedging_settings is not None and not isinstance(hedging_settings, HedgingSettings):
+            raise TypeError(
+                "hedging_settings must be a HedgingSettings, or None to turn hedging off; "
+                f"got {hedging_settings!r}"
+            )
+        if os.environ.get(DISABLE_VARIABLE, "").strip().lower() in {"1", "true", "yes", "on"}:
+            hedging_settings = None
+        if hedging_settings is not None:
+            _refuse_ordering(publisher_options)
+            _refuse_transport(kwargs.get("transport"))
+        super().__init__(batch_settings, publisher_options, **kwargs)
+        self._hedging_settings = hedging_settings
+        self._undecided: set[futures.Future] = set()
+        self._closed = False
+        self._driver: Driver | None = None  # and none with hedging off
+        if hedging_settings is not None:
+            try:
+                self._start_hedging(hedging_settings)
+            except BaseException:
+                if kwargs.get("transport") is not self.transport:
+                    self.transport.close()
+                raise
+
+    def _start_hedging(self, settings: HedgingSettings) -> None:
+        transport = self.transport
+        _refuse_transport(transport)
+        method_retry, method_timeout = publish_defaults(transport)
+        self._policies = CallPolicies(
+            options_retry=self.publisher_options.retry,
+            options_timeout=self.publisher_options.timeout,
+            method_retry=method_retry,
+            method_timeout=method_timeout,
+            hedge_delay=settings.hedge_delay,
+        )
+        self._rpc = PublishRpc(transport)
+        self._driver = Driver(settings, threads.SCHEDULER, threads.WORKERS, threads.CLOCK)
+        self.intercept_batches()
+
+    @property
+    def hedging_settings(self) -> HedgingSettings | None:
+        """The settings in force; ``None`` if hedging is off."""
+        return self._hedging_settings
+
+    def hedging_stats(self, topic: str | None = None) -> HedgingStats:
+        """Return what hedging did so far.
+
+        Args:
+            topic: The full name of a topic, or ``None`` for all topics together.
+
+        Returns:
+            A snapshot; all zero for a topic that was never published to, and with hedging off.
+        """
+        return HedgingStats() if self._driver is None else self._driver.stats(topic)
+
+    def publish(
+        self,
+        topic: str,
+        data: bytes,
+        ordering_key: str = "",
+        retry: Any = _DEFAULT,
+        timeout: Any = _DEFAULT,
+        **attrs: bytes | str,
+    ) -> futures.Future:
+        """Publish a message, as the official client does.
+
+        Args:
+            topic: The full name of the topic.
+            data: The message body.
+            ordering_key: Needs ordering, which excludes hedging.
+            retry: A ``google.api_core.retry.Retry``, or ``None`` for no retry; by default that of
+                the publisher options.
+            timeout: Seconds for each request, or ``None`` for no limit; by default that of the
+                publisher options.
+            attrs: The message's attributes, as text or UTF-8 bytes.
+
+        Returns:
+            A future of the message id.
+
+        Raises:
+            TypeError: If ``data`` is not ``bytes``, an attribute is neither ``str`` nor ``bytes``,
+                or ``retry`` or ``timeout`` is of a type that cannot be interpreted.
+            ValueError: If the hedge delay is not below ``timeout`` and below the timeout of
+                ``retry``, or an ordering key is given without ordering.
+            RuntimeError: If the publisher was stopped.
+            google.cloud.pubsub_v1.publisher.exceptions.MessageTooLargeError: If the message would
+                exceed what the service accepts in one request.
+        """
+        if self._driver is not None and not (retry is _DEFAULT and timeout is _DEFAULT):
+            self._policies.get(retry, timeout)  # raises what it refuses
+        future = super().publish(topic, data, ordering_key, retry, timeout, **attrs)
+        self._undecided.add(future)
+        future.add_done_callback(self._undecided.discard)
+        return future
+
+    def send_batch(self, batch: InterceptedBatch) -> None:
+        """Hand a committed batch to the driver. Called by the client's own machinery."""
+        assert self._driver is not None  # noqa: S101 - batches are only intercepted with a driver
+        try:
+            self.validate_universe()
+            outgoing = OutgoingBatch(batch, self._policies.get(*batch.call_options), self._rpc)
+        except Exception as error:  # noqa: BLE001 - every accepted publish ends
+            threads.WORKERS.submit(batch.set_exception, error)
+        else:
+            self._driver.submit(outgoing)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send what was accepted and wait until all of it is decided, whether stored or failed.
+
+        Messages published by other threads meanwhile are not waited for.
+
+        Args:
+            timeout: Seconds to wait at most; ``None`` waits as long as it takes, which the
+                retry timeout bounds.
+
+        Raises:
+            concurrent.futures.TimeoutError: If messages are undecided after ``timeout``; they are
+                still under way.
+        """
+        self.commit_all()
+        accepted = self._undecided.copy()
+        _, undecided = concurrent.futures.wait(accepted, timeout)
+        if undecided:
+            raise concurrent.futures.TimeoutError(
+                f"{len(undecided)} of {len(accepted)} messages are not decided after {timeout:g} s"
+            )
+
+    def close(self, timeout: float | None = None) -> None:
+        """Stop, flush, and close the channel. Closing again does nothing.
+
+        Args:
+            timeout: Seconds to wait at most for what was accepted; ``None`` waits as long as it
+                takes, which the retry timeout bounds.
+
+        Raises:
+            concurrent.futures.TimeoutError: If messages were undecided after ``timeout``. The
+                publisher is closed then, and their futures fail with ``RuntimeError``.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if not self.is_stopped:
+                self.stop()
+            self.flush(timeout)
+        finally:
+            if self._driver is not None:
+                self._driver.abandon(
+                    RuntimeError("the publisher was closed before the message was stored")
+                )
+            self.transport.close()
+
+    def __enter__(self) -> HedgedPublisher:
+        """Return the publisher."""
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Flush, then close."""
+        self.close()
+
+
+def _refuse_ordering(publisher_options: pubsub_v1.types.PublisherOptions | Sequence[Any]) -> None:
+    if pubsub_v1.types.PublisherOptions(*publisher_options).enable_message_ordering:
+        raise ValueError(
+            "enable_message_ordering=True and hedging exclude each other, because a hedge can "
+            "overtake: disable ordering, or pass hedging_settings=None"
+        )
+
+
+def _refuse_transport(transport: object) -> None:
+    """Refuse a transport whose calls hedging cannot run in parallel and cancel.
+
+    Args:
+        transport: A transport, its class or its name; what cannot be told yet is let pass.
+    """
+    if transport is None or transport == "grpc" or isinstance(transport, PublisherGrpcTransport):
+        return
+    if inspect.isclass(transport):
+        if issubclass(transport, PublisherGrpcTransport):
+            return
+    elif callable(transport):
+        return  # a factory; what it returns is looked at once it was called
+    raise ValueError(
+        f"transport={transport!r} has no gRPC calls that can be cancelled, which hedging needs: "
+        "use 'grpc', or pass hedging_settings=None"
+    )

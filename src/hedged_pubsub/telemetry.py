@@ -1,0 +1,50 @@
+"""The request header by which the service tells hedges from originals."""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Final
+
+HEADER: Final = "x-goog-pubsub-client-telemetry"
+
+# Field numbers and wire types of google.pubsub.v1.PubsubClientTelemetry:
+#   publish_operation = 1 { int32 hedged_attempt_count = 1; Timestamp publish_start_time = 2; }
+#   Timestamp { int64 seconds = 1; int32 nanos = 2; }
+# Written by hand, because the type came to google-cloud-pubsub later than the rest of what this
+# package needs, and because it is on the path of every request. A test compares the two.
+_VARINT_1: Final = b"\x08"
+_VARINT_2: Final = b"\x10"
+_MESSAGE_1: Final = b"\x0a"
+_MESSAGE_2: Final = b"\x12"
+
+
+def encode(attempt: int, publish_start_time: float | None = None) -> str:
+    """Encode the header's value for one attempt.
+
+    Args:
+        attempt: 0 for the original, 1, 2, … for hedges.
+        publish_start_time: Wall time of the oldest ``publish()`` in the batch, in seconds since
+            the epoch; left out if ``None``.
+
+    Returns:
+        The serialized telemetry message in standard base64.
+    """
+    operation = _VARINT_1 + _varint(attempt) if attempt else b""
+    if publish_start_time is not None:
+        fraction, whole = math.modf(publish_start_time)
+        seconds, nanos = int(whole), int(fraction * 1e9)
+        timestamp = _VARINT_1 + _varint(seconds) if seconds else b""
+        if nanos:
+            timestamp += _VARINT_2 + _varint(nanos)
+        operation += _MESSAGE_2 + _varint(len(timestamp)) + timestamp
+    return base64.b64encode(_MESSAGE_1 + _varint(len(operation)) + operation).decode("ascii")
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
