@@ -6,28 +6,20 @@ a change over there shows here first.
 
 from __future__ import annotations
 
-import collections
 import copy
-import logging
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, cast
 
+import grpc
 from google.api_core import gapic_v1
 from google.api_core.retry import Retry, exponential_sleep_generator
-from google.cloud import pubsub_v1
-from google.cloud.pubsub_v1.publisher import futures
-from google.cloud.pubsub_v1.publisher._batch import base, thread
-from google.pubsub_v1 import types as gapic_types
+from google.api_core.timeout import ConstantTimeout, TimeToDeadlineTimeout
+from google.cloud.pubsub_v1.publisher.flow_controller import FlowController
+from google.cloud.pubsub_v1.types import LimitExceededBehavior
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
-from opentelemetry import trace
 
-_LOGGER = logging.getLogger(__name__)
-
-_RAW_PUBLISH_REQUEST: Any = gapic_types.PublishRequest.pb()
+from hedged_pubsub.retry import TruncatedExponentialBackoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,25 +30,26 @@ class RetryParts:
         predicate: Whether an error is transient.
         on_error: Told about every transient error, or ``None``.
         timeout: Seconds from the first attempt after which no other starts; ``None`` for no end.
-        backoffs: Makes the waits of one call, in seconds.
+        backoffs: Starts the waits of one call: a function that is told of each error in turn and
+            returns the seconds to wait after it.
     """
 
     predicate: Callable[[Exception], bool]
     on_error: Callable[[Exception], object] | None
     timeout: float | None
-    backoffs: Callable[[], Iterator[float]]
+    backoffs: Callable[[], Callable[[Exception], float]]
 
 
 def retry_parts(retry: Retry) -> RetryParts:
     """Take a retry apart."""
 
-    def backoffs() -> Iterator[float]:
-        return cast(
-            "Iterator[float]",
-            exponential_sleep_generator(
-                retry._initial, retry._maximum, multiplier=retry._multiplier
-            ),
+    def backoffs() -> Callable[[Exception], float]:
+        if isinstance(retry, TruncatedExponentialBackoff):
+            return retry.backoffs()
+        waits: Iterator[float] = exponential_sleep_generator(
+            retry._initial, retry._maximum, multiplier=retry._multiplier
         )
+        return lambda _error: next(waits)
 
     return RetryParts(
         predicate=retry._predicate,
@@ -64,6 +57,17 @@ def retry_parts(retry: Retry) -> RetryParts:
         timeout=retry._timeout,
         backoffs=backoffs,
     )
+
+
+def nominal_timeout(timeout: object) -> float | None:
+    """Return what an api-core timeout says, in seconds; ``None`` if it does not say one number.
+
+    Asked for the timeout of the first attempt, a ``TimeToDeadlineTimeout`` may answer with a bit
+    less on a busy machine, by the time between two looks at its clock.
+    """
+    if isinstance(timeout, (ConstantTimeout, TimeToDeadlineTimeout)):
+        return cast("float | None", timeout._timeout)
+    return None
 
 
 def publish_defaults(transport: PublisherGrpcTransport) -> tuple[Retry | None, object]:
@@ -86,187 +90,54 @@ def call_arguments(transport: PublisherGrpcTransport, topic: str) -> Mapping[str
     return cast("Mapping[str, Any]", method(None, retry=None, timeout=None, metadata=(routing,)))
 
 
-class InterceptedBatch(thread.Batch):  # type: ignore[misc]
-    """The official batch, but for its commit: the client is told instead of a thread started."""
-
-    def __init__(self, client: InterceptingClient, topic: str, *args: Any, **kwargs: Any) -> None:
-        super().__init__(client, topic, *args, **kwargs)
-        # One entry a message. Where a message is refused, or goes into the next batch, the entry
-        # stands behind those of the accepted ones until it is taken back.
-        self._published_at: list[float] = []
-
-    @property
-    def topic(self) -> str:
-        """The topic's full name."""
-        return cast("str", self._topic)
-
-    @property
-    def call_options(self) -> tuple[Any, Any]:
-        """The retry and the timeout that were given for the messages of this batch."""
-        return self._commit_retry, self._commit_timeout
-
-    @property
-    def publish_start_time(self) -> float:
-        """Wall time of the oldest ``publish()`` in the batch, in seconds since the epoch."""
-        return min(self._published_at[: len(self._futures)])
-
-    def publish(self, wrapper: Any) -> futures.Future | None:
-        """Add a message, as officially. The client holds its batch lock."""
-        if self._status == base.BatchStatus.ERROR:
-            # A full batch stays the current one until the next message comes. If it has failed by
-            # then, the official one refuses that message with an AssertionError; a new batch will
-            # do, as it does after a success.
-            return None
-        # First, because a full batch may be on its way before the call below returns.
-        self._published_at.append(self._client.publishing_since())
-        future = None
-        try:
-            future = super().publish(wrapper)
-        finally:
-            if future is None:
-                self._published_at.pop()
-        return future
-
-    def _start_commit_thread(self) -> None:
-        self._client.batch_committed(self)
-
-    def build_request(self) -> Any:
-        """Build the request; all attempts share it."""
-        self._status = base.BatchStatus.IN_PROGRESS
-        messages = [wrapper.message._pb for wrapper in self._message_wrappers]
-        return gapic_types.PublishRequest.wrap(
-            _RAW_PUBLISH_REQUEST(topic=self._topic, messages=messages)
-        )
-
-    def start_span(self) -> None:
-        """Start the RPC span, if tracing is on. It ends with the batch."""
-        if self._client.open_telemetry_enabled:
-            _guard_tracing(self._start_publish_rpc_span)
-
-    def set_result(self, message_ids: Sequence[str]) -> None:
-        """Resolve the futures, and run their callbacks."""
-        self._status = base.BatchStatus.SUCCESS
-        _guard_tracing(self._end_spans, message_ids)
-        for future, message_id in zip(self._futures, message_ids, strict=True):
-            _resolve(future.set_result, message_id)
-
-    def set_exception(self, error: BaseException) -> None:
-        """Fail the futures, and run their callbacks."""
-        self._status = base.BatchStatus.ERROR
-        _guard_tracing(self._fail_spans, error)
-        for future in self._futures:
-            _resolve(future.set_exception, error)
-
-    def _end_spans(self, message_ids: Sequence[str]) -> None:
-        if not self._client.open_telemetry_enabled:
-            return
-        if self._rpc_span is not None:
-            self._rpc_span.end()
-        end_time = str(datetime.now())
-        for message_id, wrapper in zip(message_ids, self._message_wrappers, strict=True):
-            span = wrapper.create_span
-            span.add_event(name="publish end", attributes={"timestamp": end_time})
-            span.set_attribute(key="messaging.message.id", value=message_id)
-            wrapper.end_create_span()
-
-    def _fail_spans(self, error: BaseException) -> None:
-        if not self._client.open_telemetry_enabled:
-            return
-        if self._rpc_span is not None:
-            self._rpc_span.record_exception(exception=error)
-            self._rpc_span.set_status(trace.Status(status_code=trace.StatusCode.ERROR))
-            self._rpc_span.end()
-        for wrapper in self._message_wrappers:
-            wrapper.end_create_span(exc=error)
+def is_plain_channel(channel: grpc.Channel) -> bool:
+    """Tell whether no interceptor sits on a channel; what cannot be told counts as one."""
+    return type(channel) is grpc._channel.Channel
 
 
-def _guard_tracing(function: Callable[..., object], *args: object) -> None:
-    try:
-        function(*args)
-    except Exception:
-        _LOGGER.exception("tracing a batch failed; publishing goes on")
+class FlowControl:
+    """The official flow controller, lending credit for sizes instead of messages.
 
+    Args:
+        controller: That of the client.
 
-def _resolve(setter: Callable[[Any], object], value: object) -> None:
-    try:
-        setter(value)
-    except BaseException:  # a SystemExit in one callback must not leave the next future pending
-        _LOGGER.exception("a future could not be resolved or a callback of it failed")
-
-
-class InterceptingClient(pubsub_v1.PublisherClient):  # type: ignore[misc]
-    """The official client with its batch commit handed out.
-
-    The official client commits batches while it holds its batch lock. This one only notes them
-    there, and hands them on when the lock is released: sending is I/O.
+    Attributes:
+        counts: Whether it counts at all; by default it does not.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Before the rest: the official constructor makes no batch, but a subclass may fail in it.
-        self._committed: collections.deque[InterceptedBatch] = collections.deque()
-        self._publishing = threading.local()
-        super().__init__(*args, **kwargs)
+    def __init__(self, controller: FlowController) -> None:
+        self._controller = controller
+        behavior = controller._settings.limit_exceeded_behavior
+        self.counts = behavior != LimitExceededBehavior.IGNORE
 
-    def intercept_batches(self) -> None:
-        """From now on hand committed batches to ``send_batch``. Before the first publish only."""
-        self._batch_class = InterceptedBatch
+    def borrow(self, size: int) -> None:
+        """Take credit for one message; waits for it if the options say so.
 
-    def send_batch(self, batch: InterceptedBatch) -> None:
-        """Take over a committed batch; no lock is held."""
-        raise NotImplementedError
-
-    def publishing_since(self) -> float:
-        """Wall time at which the ``publish()`` that runs on this thread was called."""
-        return cast("float", self._publishing.since)
-
-    def batch_committed(self, batch: InterceptedBatch) -> None:
-        """Note a committed batch. The batch lock is held."""
-        if len(batch):
-            self._committed.append(batch)
-
-    def _send_committed(self) -> None:
-        while self._committed:
-            try:
-                batch = self._committed.popleft()
-            except IndexError:
-                return  # another thread was faster
-            self.send_batch(batch)
-
-    def publish(self, topic: str, data: bytes, *args: Any, **kwargs: Any) -> futures.Future:
-        """Publish as officially, then send what that has committed."""
-        self._publishing.since = time.time()
-        try:
-            return super().publish(topic, data, *args, **kwargs)
-        finally:
-            self._send_committed()
-
-    def stop(self) -> None:
-        """Stop as officially, then send what that has committed."""
-        try:
-            super().stop()
-        finally:
-            self._send_committed()
-
-    def commit_all(self) -> None:
-        """Commit every open batch now; nothing to do once stopped, which did it."""
-        with self._batch_lock:
-            if not self._is_stopped:
-                self._commit_sequencers()
-        self._send_committed()
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether ``stop()`` was called."""
-        return cast("bool", self._is_stopped)
-
-    def _wait_and_commit_sequencers(self) -> None:
-        super()._wait_and_commit_sequencers()
-        self._send_committed()
-
-    def validate_universe(self) -> None:
-        """Check the universe domain as the generated methods do before each call.
+        Args:
+            size: The serialized message's, in bytes.
 
         Raises:
-            ValueError: If client and credentials belong to different universes.
+            google.cloud.pubsub_v1.publisher.exceptions.FlowControlLimitError: If the message would
+                exceed the limits, and the options say not to wait, or it alone exceeds them.
         """
-        self._validate_universe_domain()
+        self._controller.add(_Sized(size))
+
+    def give_back(self, size: int) -> None:
+        """Return the credit of one message."""
+        self._controller.release(_Sized(size))
+
+
+class _Sized:
+    """What the flow controller looks at of a message: the size of its raw form."""
+
+    __slots__ = ("_size",)
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    @property
+    def _pb(self) -> _Sized:
+        return self
+
+    def ByteSize(self) -> int:  # noqa: N802 - protobuf's name
+        return self._size

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from google.api_core import gapic_v1
 from google.api_core.retry import Retry
 from google.api_core.timeout import TimeToDeadlineTimeout
 from google.cloud.pubsub_v1.publisher.exceptions import PublishError
 
-from hedged_pubsub._official import retry_parts
+from hedged_pubsub._official import nominal_timeout, retry_parts
 from hedged_pubsub.events import ORIGINAL, Failed
+
+_MAX_POLICIES: Final = 64
+"""Policies to remember: more than a program names on purpose. One that makes a new ``Retry`` for
+every call must not make this grow."""
 
 
 class CallPolicy:
@@ -29,6 +33,7 @@ class CallPolicy:
             retried, but a hedge in flight is waited for.
 
     Attributes:
+        given: The retry and the timeout as they were given.
         rpc_timeout: Seconds that the first request may take; ``math.inf`` for no limit.
         total_timeout: Seconds after which nothing is sent any more; ``math.inf`` for no limit. The
             retry's timeout; without a retry the request's, since that is all the time there is.
@@ -42,13 +47,15 @@ class CallPolicy:
     ) -> None:
         if retry is not None and not isinstance(retry, Retry):
             raise TypeError(
-                "retry must be a google.api_core.retry.Retry, None for no retry, or "
-                f"gapic_v1.method.DEFAULT; got {retry!r}"
+                "retry must be a google.api_core.retry.Retry or None for no retry, and cannot be "
+                f"the name of an attribute; got {retry!r}"
             )
+        self.given = (retry, timeout)
         self._timeout = _timeout_decorator(timeout)
         self._retry = None if retry is None else retry_parts(retry)
         self._is_transient = is_transient if self._retry is None else self._retry.predicate
-        self.rpc_timeout = _or_infinite(self._new_timeouts()())
+        nominal = nominal_timeout(self._timeout)
+        self.rpc_timeout = _or_infinite(self._new_timeouts()() if nominal is None else nominal)
         self.total_timeout = (
             self.rpc_timeout if self._retry is None else _or_infinite(self._retry.timeout)
         )
@@ -112,7 +119,7 @@ class CallState:
         on_error = self._policy._retry.on_error if self._policy._retry is not None else None
         if on_error is not None:
             on_error(error)
-        return Failed(ORIGINAL, error, transient=True, backoff=next(self._backoffs))
+        return Failed(ORIGINAL, error, transient=True, backoff=self._backoffs(error))
 
 
 class CallPolicies:
@@ -124,6 +131,9 @@ class CallPolicies:
         method_retry: What the generated method does by default.
         method_timeout: What the generated method does by default.
         hedge_delay: Checked against every policy.
+
+    Attributes:
+        default: The policy of a publish that names neither.
     """
 
     def __init__(
@@ -143,10 +153,11 @@ class CallPolicies:
             (lambda _: False) if method_retry is None else retry_parts(method_retry).predicate
         )
         self._hedge_delay = hedge_delay
-        self._default = self._make(self._retry, self._timeout)
+        self._made: dict[object, CallPolicy] = {}
+        self.default = self.get(gapic_v1.method.DEFAULT, gapic_v1.method.DEFAULT)
 
     def get(self, retry: object, timeout: object) -> CallPolicy:
-        """Return the policy for these arguments of ``publish()``.
+        """Return the policy for these arguments of ``publish()``; for equal ones the same.
 
         Raises:
             TypeError: If one is of a type that cannot be interpreted.
@@ -154,14 +165,19 @@ class CallPolicies:
         """
         retry = self._retry if retry is gapic_v1.method.DEFAULT else retry
         timeout = self._timeout if timeout is gapic_v1.method.DEFAULT else timeout
-        if retry is self._retry and timeout is self._timeout:
-            return self._default
-        return self._make(retry, timeout)
-
-    @property
-    def default(self) -> CallPolicy:
-        """The policy of a publish that names none."""
-        return self._default
+        # Of the retry's identity, since retries do not compare; of the timeout's type too, since
+        # ``True == 1``. The policy holds both, so that an id is not taken by another object.
+        key = (id(retry), type(timeout), timeout)
+        try:
+            policy = self._made.get(key)
+        except TypeError:  # a timeout that cannot be hashed, of a type that will be refused
+            return self._make(retry, timeout)
+        if policy is None:
+            policy = self._make(retry, timeout)
+            if len(self._made) >= _MAX_POLICIES:
+                self._made.clear()
+            self._made[key] = policy
+        return policy
 
     def _make(self, retry: object, timeout: object) -> CallPolicy:
         policy = CallPolicy(retry, timeout, is_transient=self._is_transient)
@@ -180,7 +196,7 @@ def _timeout_decorator(timeout: object) -> Callable[[Any], Any] | None:
         return timeout
     raise TypeError(
         "timeout must be a number of seconds, None for no timeout, or a timeout of "
-        f"google.api_core.timeout; got {timeout!r}"
+        f"google.api_core.timeout, and cannot be the name of an attribute; got {timeout!r}"
     )
 
 

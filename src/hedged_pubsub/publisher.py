@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import inspect
 import os
 from collections.abc import Sequence
@@ -14,11 +13,8 @@ from google.cloud import pubsub_v1
 from google.cloud.pubsub_v1.publisher import futures
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
-from hedged_pubsub._official import InterceptedBatch, InterceptingClient, publish_defaults
-from hedged_pubsub._sync import threads
-from hedged_pubsub._sync.driver import Driver
-from hedged_pubsub._sync.outgoing import OutgoingBatch, PublishRpc
-from hedged_pubsub.call_policy import CallPolicies
+from hedged_pubsub._official import FlowControl
+from hedged_pubsub._sync.pipeline import Pipeline, wait
 from hedged_pubsub.settings import HedgingSettings
 from hedged_pubsub.stats import HedgingStats
 
@@ -28,7 +24,7 @@ DISABLE_VARIABLE: Final = "HEDGED_PUBSUB_DISABLE"
 _DEFAULT: Final = gapic_v1.method.DEFAULT
 
 
-class HedgedPublisher(InterceptingClient):
+class HedgedPublisher(pubsub_v1.PublisherClient):  # type: ignore[misc]
     """A drop-in for ``google.cloud.pubsub_v1.PublisherClient`` that hedges slow publishes.
 
     When a publish request is not answered within the hedge delay, the same batch is sent again in
@@ -75,31 +71,25 @@ class HedgedPublisher(InterceptingClient):
             _refuse_transport(kwargs.get("transport"))
         super().__init__(batch_settings, publisher_options, **kwargs)
         self._hedging_settings = hedging_settings
-        self._undecided: set[futures.Future] = set()
         self._closed = False
-        self._driver: Driver | None = None  # and none with hedging off
-        if hedging_settings is not None:
-            try:
-                self._start_hedging(hedging_settings)
-            except BaseException:
-                if kwargs.get("transport") is not self.transport:
-                    self.transport.close()
-                raise
-
-    def _start_hedging(self, settings: HedgingSettings) -> None:
-        transport = self.transport
-        _refuse_transport(transport)
-        method_retry, method_timeout = publish_defaults(transport)
-        self._policies = CallPolicies(
-            options_retry=self.publisher_options.retry,
-            options_timeout=self.publisher_options.timeout,
-            method_retry=method_retry,
-            method_timeout=method_timeout,
-            hedge_delay=settings.hedge_delay,
-        )
-        self._rpc = PublishRpc(transport)
-        self._driver = Driver(settings, threads.SCHEDULER, threads.WORKERS, threads.CLOCK)
-        self.intercept_batches()
+        self._pipeline: Pipeline | None = None  # and none with hedging off
+        # Undecided messages with hedging off; the pipeline knows its own.
+        self._undecided: set[futures.Future] = set()
+        if hedging_settings is None:
+            return
+        try:
+            _refuse_transport(self.transport)
+            self._pipeline = Pipeline(
+                hedging_settings,
+                batch_settings=self.batch_settings,
+                options=self.publisher_options,
+                flow_control=FlowControl(self._flow_controller),
+                transport=self.transport,
+            )
+        except BaseException:
+            if kwargs.get("transport") is not self.transport:
+                self.transport.close()
+            raise
 
     @property
     def hedging_settings(self) -> HedgingSettings | None:
@@ -115,7 +105,7 @@ class HedgedPublisher(InterceptingClient):
         Returns:
             A snapshot; all zero for a topic that was never published to, and with hedging off.
         """
-        return HedgingStats() if self._driver is None else self._driver.stats(topic)
+        return HedgingStats() if self._pipeline is None else self._pipeline.stats(topic)
 
     def publish(
         self,
@@ -150,23 +140,31 @@ class HedgedPublisher(InterceptingClient):
             google.cloud.pubsub_v1.publisher.exceptions.MessageTooLargeError: If the message would
                 exceed what the service accepts in one request.
         """
-        if self._driver is not None and not (retry is _DEFAULT and timeout is _DEFAULT):
-            self._policies.get(retry, timeout)  # raises what it refuses
-        future = super().publish(topic, data, ordering_key, retry, timeout, **attrs)
-        self._undecided.add(future)
-        future.add_done_callback(self._undecided.discard)
-        return future
+        if self._pipeline is None:
+            future = super().publish(topic, data, ordering_key, retry, timeout, **attrs)
+            self._undecided.add(future)
+            future.add_done_callback(self._undecided.discard)
+            return future
+        if ordering_key != "":
+            raise ValueError(
+                "Cannot publish a message with an ordering key when message ordering is not "
+                "enabled."
+            )
+        return self._pipeline.publish(topic, data, attrs, retry, timeout)
 
-    def send_batch(self, batch: InterceptedBatch) -> None:
-        """Hand a committed batch to the driver. Called by the client's own machinery."""
-        assert self._driver is not None  # noqa: S101 - batches are only intercepted with a driver
-        try:
-            self.validate_universe()
-            outgoing = OutgoingBatch(batch, self._policies.get(*batch.call_options), self._rpc)
-        except Exception as error:  # noqa: BLE001 - every accepted publish ends
-            threads.WORKERS.submit(batch.set_exception, error)
+    def stop(self) -> None:
+        """Send what was accepted, and accept no more. Returns at once.
+
+        What is in flight is still retried and hedged until it is decided.
+
+        Raises:
+            RuntimeError: If the publisher was stopped before.
+        """
+        if self._pipeline is None:
+            super().stop()
         else:
-            self._driver.submit(outgoing)
+            self._pipeline.stop()
+            self._is_stopped = True  # what the official client's other methods look at
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what was accepted and wait until all of it is decided, whether stored or failed.
@@ -181,13 +179,13 @@ class HedgedPublisher(InterceptingClient):
             concurrent.futures.TimeoutError: If messages are undecided after ``timeout``; they are
                 still under way.
         """
-        self.commit_all()
-        accepted = self._undecided.copy()
-        _, undecided = concurrent.futures.wait(accepted, timeout)
-        if undecided:
-            raise concurrent.futures.TimeoutError(
-                f"{len(undecided)} of {len(accepted)} messages are not decided after {timeout:g} s"
-            )
+        if self._pipeline is not None:
+            self._pipeline.flush(timeout)
+            return
+        with self._batch_lock:
+            if not self._is_stopped:
+                self._commit_sequencers()
+        wait(list(self._undecided.copy()), timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Stop, flush, and close the channel. Closing again does nothing.
@@ -204,12 +202,12 @@ class HedgedPublisher(InterceptingClient):
             return
         self._closed = True
         try:
-            if not self.is_stopped:
+            if not self._is_stopped:
                 self.stop()
             self.flush(timeout)
         finally:
-            if self._driver is not None:
-                self._driver.abandon(
+            if self._pipeline is not None:
+                self._pipeline.abandon(
                     RuntimeError("the publisher was closed before the message was stored")
                 )
             self.transport.close()

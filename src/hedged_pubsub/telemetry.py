@@ -6,6 +6,8 @@ import base64
 import math
 from typing import Final
 
+from hedged_pubsub._wire import varint
+
 HEADER: Final = "x-goog-pubsub-client-telemetry"
 
 # Field numbers and wire types of google.pubsub.v1.PubsubClientTelemetry:
@@ -30,21 +32,12 @@ def encode(attempt: int, publish_start_time: float | None = None) -> str:
     Returns:
         The serialized telemetry message in standard base64.
     """
-    operation = _VARINT_1 + _varint(attempt) if attempt else b""
+    operation = _VARINT_1 + varint(attempt) if attempt else b""
     if publish_start_time is not None:
         fraction, whole = math.modf(publish_start_time)
         seconds, nanos = int(whole), int(fraction * 1e9)
-        timestamp = _VARINT_1 + _varint(seconds) if seconds else b""
+        timestamp = _VARINT_1 + varint(seconds) if seconds else b""
         if nanos:
-            timestamp += _VARINT_2 + _varint(nanos)
-        operation += _MESSAGE_2 + _varint(len(timestamp)) + timestamp
-    return base64.b64encode(_MESSAGE_1 + _varint(len(operation)) + operation).decode("ascii")
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+            timestamp += _VARINT_2 + varint(nanos)
+        operation += _MESSAGE_2 + varint(len(timestamp)) + timestamp
+    return base64.b64encode(_MESSAGE_1 + varint(len(operation)) + operation).decode("ascii")

@@ -1,10 +1,10 @@
 """Carries out what the attempt engines of one publisher ask for.
 
 Who runs where: the original starts on the thread that commits the batch; answers arrive on
-gRPC's completion thread, which tells the engine and cancels losers; wake-ups arrive on the
-scheduler's thread, which only tells the engine. Whatever may run a user's code goes to the
-workers: predicates of a failed original, resends and hedges (interceptors on the channel), and
-resolving the futures (done-callbacks).
+gRPC's completion thread, which tells the engine, cancels losers and resolves the futures; wake-ups
+arrive on the scheduler's thread, which only tells the engine. Whatever may run a user's code goes
+to the workers: predicates of a failed original, resends and hedges (interceptors on the channel),
+done-callbacks.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class Batch(Protocol):
         """Ask the retry policy about an error of the original. May run a user's code."""
 
     def succeed(self, answer: object, attempt: int) -> None:
-        """Resolve the futures. May run a user's code."""
+        """Resolve the futures, without running a user's code here."""
 
     def fail(self, failure: Fail) -> None:
-        """Fail the futures. May run a user's code."""
+        """Fail the futures, without running a user's code here."""
 
 
 class _Run:
@@ -200,9 +200,9 @@ class Driver:
             elif isinstance(command, Cancel):
                 self._cancel(run, command.attempt)
             elif isinstance(command, Resolve):
-                self._workers.submit(run.batch.succeed, answer, command.attempt)
+                run.batch.succeed(answer, command.attempt)
             elif isinstance(command, Fail):
-                self._workers.submit(run.batch.fail, command)
+                run.batch.fail(command)
 
     def _start(self, run: _Run, command: Start) -> None:
         attempt = command.attempt

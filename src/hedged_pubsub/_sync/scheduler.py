@@ -88,7 +88,7 @@ class Scheduler:
             for callback in self._wait_for_due():
                 try:
                     callback()
-                except Exception:  # noqa: PERF203 - each on its own
+                except Exception:
                     _LOGGER.exception("a wake-up failed; the scheduler goes on")
 
     def _wait_for_due(self) -> list[Callable[[], object]]:

@@ -1,0 +1,202 @@
+"""Collects messages into batches and commits them when they are full or have waited enough.
+
+When a batch is full, what fits and what does not is decided exactly as in the official client, so
+that the same messages make the same batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from google.cloud.pubsub_v1.publisher.exceptions import MessageTooLargeError
+from google.cloud.pubsub_v1.types import BatchSettings
+
+from hedged_pubsub._official import FlowControl
+from hedged_pubsub._sync.batch import Batch, size_in_request, topic_field
+from hedged_pubsub._sync.driver import Driver
+from hedged_pubsub._sync.future import PublishFuture
+from hedged_pubsub._sync.rpc import PublishRpc
+from hedged_pubsub._sync.scheduler import Scheduler
+from hedged_pubsub._sync.workers import Workers
+from hedged_pubsub._tracing import BatchTracing, MessageTracing
+from hedged_pubsub.call_policy import CallPolicy
+from hedged_pubsub.events import Fail
+
+_MAX_REQUEST_SIZE: Final = 10_000_000
+"""Bytes that the service accepts in one request, as the official client has it."""
+
+
+class Batcher:
+    """The open batches of one publisher.
+
+    Args:
+        settings: When a batch is full, and how long it waits.
+        flow_control: Lends credit for each message, and gets it back when its batch is decided.
+        rpc: How batches are sent.
+        driver: Takes over committed batches.
+        scheduler: Calls when a batch has waited enough.
+        workers: Send those batches.
+        clock: The scheduler's clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: BatchSettings,
+        flow_control: FlowControl,
+        rpc: PublishRpc,
+        driver: Driver,
+        scheduler: Scheduler,
+        workers: Workers,
+        clock: Callable[[], float],
+    ) -> None:
+        self._size_limit: int = min(settings.max_bytes, _MAX_REQUEST_SIZE)
+        self._max_messages: int = settings.max_messages
+        self._max_latency: float = settings.max_latency
+        self._flow_control = flow_control
+        self._rpc = rpc
+        self._driver = driver
+        self._scheduler = scheduler
+        self._workers = workers
+        self._clock = clock
+        # Guards all below. Nothing is called while it is held but the scheduler.
+        self._batch_lock = threading.Lock()
+        self._open: dict[tuple[str, CallPolicy], Batch] = {}
+        self._undecided: set[Batch] = set()
+        self._timer_runs = False
+        self._stopped = False
+
+    def add(
+        self,
+        topic: str,
+        body: bytes,
+        policy: CallPolicy,
+        publish_start_time: float,
+        tracing: MessageTracing | None = None,
+    ) -> PublishFuture:
+        """Add a message to a batch, and send the batches that this completes.
+
+        Args:
+            topic: The topic's full name.
+            body: The serialized message.
+            policy: Messages of different policies never share a batch.
+            publish_start_time: When ``publish()`` was called, in wall seconds.
+            tracing: The message's spans.
+
+        Raises:
+            RuntimeError: If the publisher was stopped.
+            MessageTooLargeError: If the service would not accept the message, not even alone.
+        """
+        size = size_in_request(body)
+        completed: list[Batch] = []
+        with self._batch_lock:
+            if self._stopped:
+                raise RuntimeError("Cannot publish on a stopped publisher.")
+            key = (topic, policy)
+            batch = self._open.get(key)
+            if batch is None or self._is_full(batch, size):
+                if len(topic_field(topic)) + size > _MAX_REQUEST_SIZE:
+                    raise MessageTooLargeError(
+                        "The message being published would produce too large a publish request "
+                        "that would exceed the maximum allowed size on the backend "
+                        f"({_MAX_REQUEST_SIZE} bytes)."
+                    )
+                if batch is not None:
+                    completed.append(batch)  # without this message, which opens the next one
+                batch = Batch(topic, policy, self._rpc, self._workers, self)
+                self._open[key] = batch
+                self._undecided.add(batch)
+            is_full = self._is_full(batch, size)
+            future = batch.add(body, size, publish_start_time)
+            if self._flow_control.counts:
+                batch.credit.append(len(body))
+            if tracing is not None:
+                if batch.tracing is None:
+                    batch.tracing = BatchTracing(topic)
+                batch.tracing.add(tracing)
+            if is_full:
+                completed.append(batch)
+                del self._open[key]
+            elif not self._timer_runs and self._max_latency < math.inf:
+                self._scheduler.call_at(self._clock() + self._max_latency, self._latency_is_over)
+                self._timer_runs = True
+        if completed:
+            self._send(completed)
+        return future
+
+    def _is_full(self, batch: Batch, size: int) -> bool:
+        """Tell whether a message of that size fills the batch, or does not fit any more."""
+        return batch.size + size > self._size_limit or len(batch.futures) + 1 >= self._max_messages
+
+    def _latency_is_over(self) -> None:
+        """Commit what is open. On the scheduler's thread, which must not send."""
+        with self._batch_lock:
+            self._timer_runs = False
+            batches = self._take_open()
+        if batches:
+            self._workers.submit(self._send, batches)
+
+    def commit_all(self) -> None:
+        """Commit and send what is open."""
+        with self._batch_lock:
+            batches = self._take_open()
+        self._send(batches)
+
+    def stop(self) -> None:
+        """Commit and send what is open, and take no more.
+
+        Raises:
+            RuntimeError: If it was stopped before.
+        """
+        with self._batch_lock:
+            if self._stopped:
+                raise RuntimeError("Cannot stop a publisher already stopped.")
+            self._stopped = True
+            batches = self._take_open()
+        self._send(batches)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether ``stop`` was called."""
+        return self._stopped
+
+    def undecided(self) -> list[PublishFuture]:
+        """Return the futures of all messages that were accepted and have no outcome yet."""
+        with self._batch_lock:
+            return [future for batch in self._undecided for future in batch.futures]
+
+    def _take_open(self) -> list[Batch]:
+        batches = list(self._open.values())
+        self._open.clear()
+        return batches
+
+    def _send(self, batches: list[Batch]) -> None:
+        for number, batch in enumerate(batches, 1):
+            try:
+                batch.commit()
+                self._driver.submit(batch)
+            except BaseException as error:
+                # R8: every accepted publish ends. A second outcome, after one of the driver's,
+                # finds nothing left to resolve.
+                batch.fail(Fail(error))
+                if not isinstance(error, Exception):
+                    self._workers.submit(self._send, batches[number:])
+                    raise
+
+    # --- What a batch tells its owner.
+
+    def return_credit(self, batch: Batch) -> None:
+        """Give back what flow control lent for the messages of a decided batch."""
+        # One by one off the list, so that each goes back once even if two outcomes race.
+        with contextlib.suppress(IndexError):
+            while True:
+                self._flow_control.give_back(batch.credit.pop())
+
+    def forget(self, batch: Batch) -> None:
+        """Stop counting a batch among the undecided."""
+        with self._batch_lock:
+            self._undecided.discard(batch)
