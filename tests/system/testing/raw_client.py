@@ -1,0 +1,64 @@
+"""A bare gRPC client for Publish: no batching, no retries, one channel of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from google.pubsub_v1 import types
+
+from hedged_pubsub.testing import PubSubServer
+
+PublishRequest = types.PublishRequest.pb()
+PublishResponse = types.PublishResponse.pb()
+
+ORIGINAL = (("x-goog-pubsub-client-telemetry", "CgA="),)
+FIRST_HEDGE = (("x-goog-pubsub-client-telemetry", "CgIIAQ=="),)
+
+
+class RawClient:
+    """Publishes over one connection that no other client shares."""
+
+    def __init__(self, channel: grpc.Channel, topic: str) -> None:
+        self._method = channel.unary_unary(
+            "/google.pubsub.v1.Publisher/Publish",
+            request_serializer=PublishRequest.SerializeToString,
+            response_deserializer=PublishResponse.FromString,
+        )
+        self._topic = topic
+
+    def start(
+        self,
+        *bodies: bytes,
+        topic: str | None = None,
+        timeout: float | None = 20.0,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> Any:
+        """Start a call and return it."""
+        messages = [{"data": body} for body in bodies]
+        request = PublishRequest(topic=topic or self._topic, messages=messages)
+        return self._method.future(request, timeout=timeout, metadata=metadata)
+
+    def publish(self, *bodies: bytes, **arguments: Any) -> list[str]:
+        """Return the message ids, or raise `grpc.RpcError`."""
+        return list(self.start(*bodies, **arguments).result().message_ids)
+
+
+@contextmanager
+def raw_client(server: PubSubServer, topic: str = "orders") -> Iterator[RawClient]:
+    """Connect a client to a server."""
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(server.address, options=options) as channel:
+        grpc.channel_ready_future(channel).result(timeout=10)
+        yield RawClient(channel, server.topic_path(topic))
+
+
+def wait_until(condition: Callable[[], object], timeout: float = 10.0) -> None:
+    """Wait for something that happens on another thread or in another process."""
+    give_up = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < give_up, "this did not happen in time"
+        time.sleep(0.005)
