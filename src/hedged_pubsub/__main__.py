@@ -1,0 +1,66 @@
+"""The ``hedged-pubsub`` command's entry point; ``python -m hedged_pubsub`` is the same."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from hedged_pubsub.cli.arguments import DemoOptions, UsageError, parse
+
+_EXIT_FAILED = 1
+_EXIT_USAGE = 2
+_EXIT_INTERRUPTED = 128 + signal.SIGINT
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        argv: The arguments without the program's name; None takes ``sys.argv``.
+
+    Returns:
+        The exit code: 0 done, 1 failed, 2 wrong arguments or a missing extra, 130 interrupted.
+
+    Raises:
+        SystemExit: After ``--help`` or ``--version``, with code 0.
+    """
+    try:
+        options = parse(argv)
+        # Each command is imported only when it runs: what one needs may not be installed.
+        if isinstance(options, DemoOptions):
+            return _demo(options)
+        from hedged_pubsub.cli.serve import run_serve
+
+        return run_serve(options)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return _EXIT_USAGE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _EXIT_INTERRUPTED
+
+
+def _demo(options: DemoOptions) -> int:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt_once)
+    from hedged_pubsub.cli.demo import run_demo
+    from hedged_pubsub.cli.open_loop import MeasurementError
+
+    try:
+        return run_demo(options)
+    except MeasurementError as error:
+        print(f"hedged-pubsub demo: error: {error}", file=sys.stderr)
+        return _EXIT_FAILED
+
+
+def _interrupt_once(_signal: int, _frame: FrameType | None) -> None:
+    # The first Ctrl-C cleans up; a second one ends the process at once and without a traceback
+    # from the middle of that (the server's process ends with its parent).
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The ``hedged-pubsub`` command."""
