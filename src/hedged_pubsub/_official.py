@@ -110,6 +110,10 @@ class FlowControl:
         behavior = controller._settings.limit_exceeded_behavior
         self.counts = behavior != LimitExceededBehavior.IGNORE
 
+    def start_anew(self) -> None:
+        """Lend nothing yet, in a forked child: the parent's messages come back to the parent."""
+        FlowController.__init__(self._controller, self._controller._settings)
+
     def borrow(self, size: int) -> None:
         """Take credit for one message; waits for it if the options say so.
 

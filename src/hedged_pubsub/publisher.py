@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import threading
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final
@@ -41,6 +42,9 @@ class HedgedPublisher(pubsub_v1.PublisherClient):  # type: ignore[misc]
         hedging_settings: When to hedge, and the budget. ``None`` turns hedging off and leaves the
             official client as it is; so does the environment variable ``HEDGED_PUBSUB_DISABLE=1``,
             whatever stands here.
+        exit_timeout: Seconds that the end of the interpreter waits for accepted messages that are
+            not stored yet; 0 does not wait. A warning counts what could not be stored. Without
+            hedging nothing is waited for, as officially.
         kwargs: As officially: ``credentials``, ``transport``, ``client_options``, ``client_info``.
 
     Raises:
@@ -57,6 +61,7 @@ class HedgedPublisher(pubsub_v1.PublisherClient):  # type: ignore[misc]
         publisher_options: pubsub_v1.types.PublisherOptions | Sequence[Any] = (),
         *,
         hedging_settings: HedgingSettings | None = HedgingSettings(),  # noqa: B008 - it is frozen
+        exit_timeout: float = 10.0,
         **kwargs: Any,
     ) -> None:
         if hedging_settings is not None and not isinstance(hedging_settings, HedgingSettings):
@@ -64,6 +69,7 @@ class HedgedPublisher(pubsub_v1.PublisherClient):  # type: ignore[misc]
                 "hedging_settings must be a HedgingSettings, or None to turn hedging off; "
                 f"got {hedging_settings!r}"
             )
+        _check_exit_timeout(exit_timeout)
         if os.environ.get(DISABLE_VARIABLE, "").strip().lower() in {"1", "true", "yes", "on"}:
             hedging_settings = None
         if hedging_settings is not None:
@@ -85,6 +91,7 @@ class HedgedPublisher(pubsub_v1.PublisherClient):  # type: ignore[misc]
                 options=self.publisher_options,
                 flow_control=FlowControl(self._flow_controller),
                 transport=self.transport,
+                exit_timeout=exit_timeout,
             )
         except BaseException:
             if kwargs.get("transport") is not self.transport:
@@ -226,8 +233,20 @@ class HedgedPublisher(pubsub_v1.PublisherClient):  # type: ignore[misc]
         self.close()
 
 
+def _check_exit_timeout(exit_timeout: object) -> None:
+    if isinstance(exit_timeout, bool) or not isinstance(exit_timeout, (int, float)):
+        raise TypeError(f"exit_timeout must be a number of seconds; got {exit_timeout!r}")
+    # Written so that NaN fails it.
+    if not 0 <= exit_timeout <= threading.TIMEOUT_MAX:
+        raise ValueError(
+            f"exit_timeout must be from 0 to {threading.TIMEOUT_MAX:g} seconds; "
+            f"got {exit_timeout!r}"
+        )
+
+
 def _refuse_ordering(publisher_options: pubsub_v1.types.PublisherOptions | Sequence[Any]) -> None:
-    if pubsub_v1.types.PublisherOptions(*publisher_options).enable_message_ordering:
+    # Options of another type are the official constructor's to refuse.
+    if getattr(publisher_options, "enable_message_ordering", False):
         raise ValueError(
             "enable_message_ordering=True and hedging exclude each other, because a hedge can "
             "overtake: disable ordering, or pass hedging_settings=None"

@@ -30,7 +30,8 @@ from datetime import timedelta
 from typing import Final, ParamSpec, TypeVar
 
 from google.api_core.exceptions import RetryError
-from google.api_core.retry import AsyncRetry, Retry
+from google.api_core.retry import Retry
+from google.api_core.retry_async import AsyncRetry
 
 from hedged_pubsub.server_errors import is_transient, requested_wait
 
@@ -91,6 +92,16 @@ class _TruncatedExponentialBackoff:
     def maximum_backoff(self) -> float:
         """The longest wait in seconds, unless the server asks for a longer one."""
         return self._maximum
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds since the first attempt after which no other starts; ``None`` for no end."""
+        return self._timeout
+
+    @property
+    def timeout(self) -> float | None:
+        """The deadline, as api-core calls it now."""
+        return self._timeout
 
     def backoffs(self) -> Callable[[Exception], float]:
         """Start the waits of one call.

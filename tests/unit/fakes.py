@@ -117,6 +117,11 @@ class FakeBatch:
         self.on_send(call)
         return call
 
+    def cancel(self, call: Call) -> None:
+        """Cancel a request."""
+        assert isinstance(call, FakeCall)
+        call.cancel()
+
     def outcome(self, call: Call) -> object:
         """Return the answer or raise the error."""
         assert isinstance(call, FakeCall)

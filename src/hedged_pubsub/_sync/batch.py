@@ -6,13 +6,15 @@ import itertools
 import logging
 import math
 import threading
+import time
+from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from google.api_core import exceptions
 from google.cloud.pubsub_v1.publisher.exceptions import PublishError
 
 from hedged_pubsub._sync.driver import Call
-from hedged_pubsub._sync.future import PublishFuture, invoke_callbacks, settle
+from hedged_pubsub._sync.future import PublishFuture, invoke_callbacks, orphan, settle
 from hedged_pubsub._sync.rpc import PublishRpc, message_ids
 from hedged_pubsub._sync.workers import Workers
 from hedged_pubsub._tracing import BatchTracing
@@ -138,13 +140,19 @@ class Batch:
             self._request, self.topic, attempt, self._publish_start_time, timeout
         )
 
+    def cancel(self, call: Call) -> None:
+        """Cancel an RPC if it has not ended."""
+        self._rpc.cancel(call)
+
     def outcome(self, call: Call) -> object:
         """Return the message ids of an ended RPC.
 
         Raises:
             google.api_core.exceptions.GoogleAPICallError: What the official client would raise.
         """
-        ids = message_ids(call)
+        return self._check(message_ids(call))
+
+    def _check(self, ids: list[str]) -> list[str]:
         if len(ids) != len(self.futures):
             _LOGGER.error("Only %s of %s messages were published.", len(ids), len(self.futures))
             raise PublishError("Some messages were not successfully published.")
@@ -172,6 +180,43 @@ class Batch:
             self._settle(None, error)
         else:
             self._workers.submit(self._end_spans_and_settle, None, error, ORIGINAL)
+
+    def send_and_wait(self, deadline: float, clock: Callable[[], float]) -> None:
+        """Commit, send and decide the batch on this thread, without a hedge.
+
+        Args:
+            deadline: When to give up; monotonic seconds.
+            clock: Tells them.
+        """
+        try:
+            self.commit()
+            while True:
+                try:
+                    ids = self._check(
+                        self._rpc.call(
+                            self._request, self.topic, self._publish_start_time, deadline - clock()
+                        )
+                    )
+                except Exception as error:
+                    backoff = self.judge(error).backoff
+                    if backoff is None or clock() + backoff >= deadline:
+                        raise
+                    time.sleep(backoff)
+                else:
+                    break
+        except Exception as error:  # noqa: BLE001 - R8: every accepted publish ends
+            self._settle(None, error)
+        else:
+            self._settle(ids, None)
+
+    def orphan(self) -> None:
+        """Fail the futures in a forked child; the parent sends the batch."""
+        orphan(
+            self.futures,
+            RuntimeError(
+                "the message was accepted before this process was forked: its parent sends it"
+            ),
+        )
 
     def _end_spans_and_settle(
         self, ids: list[str] | None, error: BaseException | None, attempt: int
@@ -201,7 +246,16 @@ class Batch:
 
 
 def topic_field(topic: str) -> bytes:
-    """Serialize a request that has a topic and no message yet."""
+    """Serialize a request that has a topic and no message yet.
+
+    Raises:
+        TypeError: If the topic is no text.
+    """
+    if not isinstance(topic, str):
+        raise TypeError(
+            'topic must be the full name of a topic, such as "projects/shop/topics/orders"; '
+            f"got {topic!r}"
+        )
     encoded = topic.encode()
     return _TOPIC_TAG + varint(len(encoded)) + encoded if encoded else b""
 

@@ -69,6 +69,7 @@ class Batcher:
         self._undecided: set[Batch] = set()
         self._timer_runs = False
         self._stopped = False
+        self._refusal: str | None = None
 
     def add(
         self,
@@ -94,8 +95,8 @@ class Batcher:
         size = size_in_request(body)
         completed: list[Batch] = []
         with self._batch_lock:
-            if self._stopped:
-                raise RuntimeError("Cannot publish on a stopped publisher.")
+            if self._refusal is not None:
+                raise RuntimeError(self._refusal)
             key = (topic, policy)
             batch = self._open.get(key)
             if batch is None or self._is_full(batch, size):
@@ -156,8 +157,38 @@ class Batcher:
             if self._stopped:
                 raise RuntimeError("Cannot stop a publisher already stopped.")
             self._stopped = True
+            self._refusal = "Cannot publish on a stopped publisher."
             batches = self._take_open()
         self._send(batches)
+
+    def send_last(self, *, on_this_thread: bool, deadline: float) -> None:
+        """Send what is open and take no more: the interpreter ends.
+
+        Args:
+            on_this_thread: Whether to send, and wait for the answer, without any other thread,
+                because none can be started any more.
+            deadline: When to give up on that; monotonic seconds.
+        """
+        with self._batch_lock:
+            self._refusal = "Cannot publish while the interpreter shuts down."
+            batches = self._take_open()
+        if on_this_thread:
+            for batch in batches:
+                batch.send_and_wait(deadline, self._clock)
+        else:
+            self._send(batches)
+
+    def start_anew(self) -> None:
+        """Start empty in a forked child: what is under way is the parent's to send."""
+        orphans = self._undecided
+        self._batch_lock = threading.Lock()
+        self._open = {}
+        self._undecided = set()
+        self._timer_runs = False
+        self._flow_control.start_anew()
+        self._driver.start_anew()
+        for batch in orphans:
+            batch.orphan()
 
     @property
     def stopped(self) -> bool:

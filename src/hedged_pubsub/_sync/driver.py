@@ -35,6 +35,7 @@ from hedged_pubsub.events import (
 )
 from hedged_pubsub.settings import HedgingSettings
 from hedged_pubsub.stats import HedgingStats, TopicState, snapshot
+from hedged_pubsub.token_bucket import TokenBucket
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -44,9 +45,6 @@ class Call(Protocol):
 
     def add_done_callback(self, callback: Callable[[Call], None], /) -> None:
         """Call back when the RPC has ended, at once if it has."""
-
-    def cancel(self) -> object:
-        """Cancel the RPC if it has not ended."""
 
 
 class Batch(Protocol):
@@ -67,6 +65,9 @@ class Batch(Protocol):
             attempt: 0 for the original, whose timeout is the caller's; else a hedge.
             timeout: Seconds, for a hedge.
         """
+
+    def cancel(self, call: Call) -> None:
+        """Cancel an RPC if it has not ended."""
 
     def outcome(self, call: Call) -> object:
         """Return the answer of an ended RPC, or raise what the official client would raise."""
@@ -96,6 +97,12 @@ class _Run:
         self.calls: dict[int, Call] = {}
         self.wakeup: Wakeup | None = None
         self.wakeup_at: float | None = None
+
+
+def _decided_engine() -> AttemptEngine:
+    engine = AttemptEngine(hedge_delay=None, bucket=TokenBucket(1, 1), total_timeout=0)
+    engine.handle(Abandoned(RuntimeError()), 0)
+    return engine
 
 
 class Driver:
@@ -155,6 +162,19 @@ class Driver:
         for run in runs:
             self._feed(run, Abandoned(error))
         return len(runs)
+
+    def start_anew(self) -> None:
+        """Start empty in a forked child.
+
+        gRPC cancels the copies of the parent's calls there, which looks like an error that may be
+        retried: their runs must not hear of it, or the child sends the parent's batches again.
+        """
+        self._engine_lock = threading.Lock()
+        for run in self._runs:
+            run.engine = _decided_engine()
+            run.calls = {}
+        self._runs = set()
+        self._topics = {}
 
     def _feed(self, run: _Run, event: Event, answer: object = None) -> None:
         try:
@@ -228,14 +248,14 @@ class Driver:
         if wanted:
             call.add_done_callback(partial(self._ended, run, attempt))
         else:
-            call.cancel()
+            run.batch.cancel(call)
 
     def _cancel(self, run: _Run, attempt: int) -> None:
         with self._engine_lock:
             call = run.calls.pop(attempt, None)
             run.topic.attempts_cancelled += call is not None
         if call is not None:
-            call.cancel()
+            run.batch.cancel(call)
 
     def _ended(self, run: _Run, attempt: int, call: Call) -> None:
         """Take in the end of an RPC, on gRPC's thread."""

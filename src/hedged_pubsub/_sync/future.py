@@ -156,6 +156,20 @@ def settle(
         run_callbacks(future)
 
 
+def orphan(batch: Sequence[PublishFuture], error: BaseException) -> None:
+    """Fail futures in a forked child, where nobody will resolve them.
+
+    Their condition may be held by a thread that the child does not have. Their callbacks are not
+    called: each is called once, in the parent.
+    """
+    condition = threading.Condition()
+    for future in batch:
+        future._condition = condition
+        future._lazy_waiters = future._lazy_callbacks = None
+        if future._state == PENDING:
+            future._set(None, error)
+
+
 def invoke_callbacks(future: PublishFuture) -> None:
     """Run a future's callbacks, each once, whatever they raise."""
     for callback in future._done_callbacks:

@@ -14,7 +14,7 @@ from google.pubsub_v1 import types as gapic_types
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
 from hedged_pubsub._official import FlowControl, publish_defaults
-from hedged_pubsub._sync import threads
+from hedged_pubsub._sync import process, threads
 from hedged_pubsub._sync.batcher import Batcher
 from hedged_pubsub._sync.driver import Driver
 from hedged_pubsub._sync.rpc import PublishRpc
@@ -36,6 +36,7 @@ class Pipeline:
         options: The publisher's options.
         flow_control: Lends credit for each message.
         transport: Where requests go.
+        exit_timeout: Seconds that the end of the interpreter waits for what was accepted.
 
     Raises:
         TypeError: If the options' retry or timeout is of a type that cannot be interpreted.
@@ -50,6 +51,7 @@ class Pipeline:
         options: PublisherOptions,
         flow_control: FlowControl,
         transport: PublisherGrpcTransport,
+        exit_timeout: float,
     ) -> None:
         method_retry, method_timeout = publish_defaults(transport)
         self._policies = CallPolicies(
@@ -71,6 +73,7 @@ class Pipeline:
             workers=threads.WORKERS,
             clock=threads.CLOCK,
         )
+        process.look_after(self._batcher, exit_timeout)
 
     def publish(
         self, topic: str, data: bytes, attributes: dict[str, Any], retry: Any, timeout: Any

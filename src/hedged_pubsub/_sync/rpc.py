@@ -12,7 +12,9 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 
 from hedged_pubsub import telemetry
 from hedged_pubsub._official import call_arguments, is_plain_channel
+from hedged_pubsub._sync import threads
 from hedged_pubsub._sync.driver import Call
+from hedged_pubsub.events import ORIGINAL
 
 _METHOD: Final = "/google.pubsub.v1.Publisher/Publish"
 
@@ -70,14 +72,41 @@ class PublishRpc:
             publish_start_time: For the header; wall seconds.
             timeout: Seconds, or ``None`` for no limit.
         """
+        arguments = self._call_arguments(topic, attempt, publish_start_time)
+        with threads.FORK_GATE:
+            return cast("Call", self._method.future(request, timeout, **arguments))
+
+    def cancel(self, call: Call) -> None:
+        """Cancel an RPC if it has not ended."""
+        with threads.FORK_GATE:
+            cast("Any", call).cancel()
+
+    def call(
+        self, request: Any, topic: str, publish_start_time: float, timeout: float
+    ) -> list[str]:
+        """Send the original and wait for its message ids; needs no other thread.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: What the official client would raise.
+        """
+        arguments = self._call_arguments(topic, ORIGINAL, publish_start_time)
+        try:
+            response = self._method(request, timeout, **arguments)
+        except grpc.RpcError as error:
+            raise exceptions.from_grpc_error(error) from error
+        return list(response.message_ids)
+
+    def _call_arguments(
+        self, topic: str, attempt: int, publish_start_time: float
+    ) -> dict[str, Any]:
         arguments = self._arguments.get(topic)
         if arguments is None:
             arguments = self._arguments[topic] = call_arguments(self._transport, topic)
         header = telemetry.encode(attempt, publish_start_time)
-        metadata = (*arguments["metadata"], (telemetry.HEADER, header))
-        return cast(
-            "Call", self._method.future(request, timeout, **{**arguments, "metadata": metadata})
-        )
+        return {
+            **arguments,
+            "metadata": (*arguments["metadata"], (telemetry.HEADER, header)),
+        }
 
 
 def message_ids(call: Call) -> list[str]:

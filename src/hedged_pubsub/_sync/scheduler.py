@@ -46,6 +46,10 @@ class Scheduler:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Start empty: when it is made, and in a forked child, which has no thread of it."""
         self._changed = threading.Condition(threading.Lock())
         self._order = itertools.count()
         self._heap: list[tuple[float, int, Wakeup]] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import logging
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -39,6 +40,10 @@ class Workers:
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
         self._scheduler = scheduler
         self._clock = clock
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Start empty: when it is made, and in a forked child, which has no worker."""
         self._jobs: collections.deque[_Job] = collections.deque()
         self._changed = threading.Condition(threading.Lock())
         self._threads = 0
@@ -62,6 +67,22 @@ class Workers:
             self._start_thread()
         if watch:
             self._watch(self._taken)
+
+    def wait_until_idle(self, timeout: float) -> bool:
+        """Wait until no job waits or runs; for the end of the interpreter.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Returns:
+            Whether there is none.
+        """
+        give_up = self._clock() + timeout
+        while self._jobs or self._idle < self._threads:
+            if self._clock() >= give_up:
+                return False
+            time.sleep(0.005)
+        return True
 
     def _watch(self, taken: int) -> None:
         self._scheduler.call_at(self._clock() + _PATIENCE, partial(self._relieve, taken))
