@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from google.api_core import gapic_v1
 from google.api_core.retry import Retry
-from google.api_core.timeout import TimeToDeadlineTimeout
+from google.api_core.timeout import ConstantTimeout, TimeToDeadlineTimeout
 from google.cloud.pubsub_v1.publisher.exceptions import PublishError
 
 from hedged_pubsub._official import nominal_timeout, retry_parts
@@ -54,8 +54,12 @@ class CallPolicy:
         self._timeout = _timeout_decorator(timeout)
         self._retry = None if retry is None else retry_parts(retry)
         self._is_transient = is_transient if self._retry is None else self._retry.predicate
+        # The usual case, for which every batch would wrap a function to hear the same.
+        self._constant_timeout: Callable[[], float | None] | None = None
         nominal = nominal_timeout(self._timeout)
-        self.rpc_timeout = _or_infinite(self._new_timeouts()() if nominal is None else nominal)
+        if self._timeout is None or isinstance(self._timeout, ConstantTimeout):
+            self._constant_timeout = lambda: nominal
+        self.rpc_timeout = _or_infinite(self.new_timeouts()() if nominal is None else nominal)
         self.total_timeout = (
             self.rpc_timeout if self._retry is None else _or_infinite(self._retry.timeout)
         )
@@ -81,15 +85,18 @@ class CallPolicy:
         """Return the policy's state for one batch."""
         return CallState(self)
 
-    def _new_timeouts(self) -> Callable[[], float | None]:
+    def new_timeouts(self) -> Callable[[], float | None]:
+        """Return a function that tells the timeout of each attempt of one call, in turn."""
+        constant = self._constant_timeout
+        if constant is not None:
+            return constant
+
         # What api-core does with a timeout is to wrap the RPC in it, once a call, and to invoke
         # the result once an attempt. Wrapped around this, it tells the timeout of each.
         def tell(*, timeout: float | None = None) -> float | None:
             return timeout
 
-        if self._timeout is None:
-            return tell
-        return cast("Callable[[], float | None]", self._timeout(tell))
+        return cast("Callable[[], float | None]", cast("Any", self._timeout)(tell))
 
 
 class CallState:
@@ -99,8 +106,8 @@ class CallState:
 
     def __init__(self, policy: CallPolicy) -> None:
         self._policy = policy
-        self._backoffs = None if policy._retry is None else policy._retry.backoffs()
-        self.next_timeout: Callable[[], float | None] = policy._new_timeouts()
+        self._backoffs: Callable[[Exception], float] | None = None
+        self.next_timeout: Callable[[], float | None] = policy.new_timeouts()
         """Seconds that the next original request may take, or ``None`` for no limit."""
 
     def judge(self, error: BaseException) -> Failed:
@@ -114,11 +121,13 @@ class CallState:
             return Failed(ORIGINAL, error)
         if not self._policy._is_transient(error):
             return Failed(ORIGINAL, error)
-        if self._backoffs is None:
+        retry = self._policy._retry
+        if retry is None:
             return Failed(ORIGINAL, error, transient=True)
-        on_error = self._policy._retry.on_error if self._policy._retry is not None else None
-        if on_error is not None:
-            on_error(error)
+        if retry.on_error is not None:
+            retry.on_error(error)
+        if self._backoffs is None:
+            self._backoffs = retry.backoffs()
         return Failed(ORIGINAL, error, transient=True, backoff=self._backoffs(error))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import math
+import functools
 from typing import Final
 
 from hedged_pubsub._wire import varint
@@ -34,10 +34,15 @@ def encode(attempt: int, publish_start_time: float | None = None) -> str:
     """
     operation = _VARINT_1 + varint(attempt) if attempt else b""
     if publish_start_time is not None:
-        fraction, whole = math.modf(publish_start_time)
-        seconds, nanos = int(whole), int(fraction * 1e9)
-        timestamp = _VARINT_1 + varint(seconds) if seconds else b""
+        seconds = int(publish_start_time)
+        nanos = int((publish_start_time - seconds) * 1e9)
+        timestamp = _seconds_field(seconds)
         if nanos:
             timestamp += _VARINT_2 + varint(nanos)
         operation += _MESSAGE_2 + varint(len(timestamp)) + timestamp
     return base64.b64encode(_MESSAGE_1 + varint(len(operation)) + operation).decode("ascii")
+
+
+@functools.lru_cache(maxsize=2)  # requests of one second have it in common
+def _seconds_field(seconds: int) -> bytes:
+    return _VARINT_1 + varint(seconds) if seconds else b""

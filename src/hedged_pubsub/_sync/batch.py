@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
@@ -101,16 +102,16 @@ class Batch:
         self._call_state: CallState | None = None
         self._request: Any = None
 
-    def add(self, body: bytes, size: int, publish_start_time: float) -> PublishFuture:
+    def add(self, prefix: bytes, body: bytes, publish_start_time: float) -> PublishFuture:
         """Add a message.
 
         Args:
+            prefix: What stands before it in the request.
             body: The serialized message.
-            size: What it adds to the request, in bytes.
             publish_start_time: When its ``publish()`` was called, in wall seconds.
         """
-        self._parts += (_MESSAGE_TAG, varint(len(body)), body)
-        self.size += size
+        self._parts += (prefix, body)
+        self.size += len(prefix) + len(body)
         if publish_start_time < self._publish_start_time:
             self._publish_start_time = publish_start_time
         future = PublishFuture(self._condition)
@@ -245,21 +246,13 @@ class Batch:
         self._workers.submit(invoke_callbacks, future)
 
 
+@functools.lru_cache(maxsize=256)
 def topic_field(topic: str) -> bytes:
-    """Serialize a request that has a topic and no message yet.
-
-    Raises:
-        TypeError: If the topic is no text.
-    """
-    if not isinstance(topic, str):
-        raise TypeError(
-            'topic must be the full name of a topic, such as "projects/shop/topics/orders"; '
-            f"got {topic!r}"
-        )
+    """Serialize a request that has a topic and no message yet."""
     encoded = topic.encode()
     return _TOPIC_TAG + varint(len(encoded)) + encoded if encoded else b""
 
 
-def size_in_request(body: bytes) -> int:
-    """Return what a serialized message adds to a request, in bytes."""
-    return len(_MESSAGE_TAG) + len(varint(len(body))) + len(body)
+def message_prefix(body: bytes) -> bytes:
+    """Return what stands before a serialized message in a request."""
+    return _MESSAGE_TAG + varint(len(body))

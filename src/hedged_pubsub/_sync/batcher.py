@@ -16,7 +16,7 @@ from google.cloud.pubsub_v1.publisher.exceptions import MessageTooLargeError
 from google.cloud.pubsub_v1.types import BatchSettings
 
 from hedged_pubsub._official import FlowControl
-from hedged_pubsub._sync.batch import Batch, size_in_request, topic_field
+from hedged_pubsub._sync.batch import Batch, message_prefix, topic_field
 from hedged_pubsub._sync.driver import Driver
 from hedged_pubsub._sync.future import PublishFuture
 from hedged_pubsub._sync.rpc import PublishRpc
@@ -92,7 +92,8 @@ class Batcher:
             RuntimeError: If the publisher was stopped.
             MessageTooLargeError: If the service would not accept the message, not even alone.
         """
-        size = size_in_request(body)
+        prefix = message_prefix(body)
+        size = len(prefix) + len(body)
         completed: list[Batch] = []
         with self._batch_lock:
             if self._refusal is not None:
@@ -112,7 +113,7 @@ class Batcher:
                 self._open[key] = batch
                 self._undecided.add(batch)
             is_full = self._is_full(batch, size)
-            future = batch.add(body, size, publish_start_time)
+            future = batch.add(prefix, body, publish_start_time)
             if self._flow_control.counts:
                 batch.credit.append(len(body))
             if tracing is not None:
@@ -198,7 +199,7 @@ class Batcher:
     def undecided(self) -> list[PublishFuture]:
         """Return the futures of all messages that were accepted and have no outcome yet."""
         with self._batch_lock:
-            return [future for batch in self._undecided for future in batch.futures]
+            return [future for batch in self._undecided.copy() for future in batch.futures]
 
     def _take_open(self) -> list[Batch]:
         batches = list(self._open.values())
@@ -222,12 +223,11 @@ class Batcher:
 
     def return_credit(self, batch: Batch) -> None:
         """Give back what flow control lent for the messages of a decided batch."""
-        # One by one off the list, so that each goes back once even if two outcomes race.
-        with contextlib.suppress(IndexError):
-            while True:
+        while batch.credit:
+            # One by one off the list, so that each goes back once even if two outcomes race.
+            with contextlib.suppress(IndexError):
                 self._flow_control.give_back(batch.credit.pop())
 
     def forget(self, batch: Batch) -> None:
         """Stop counting a batch among the undecided."""
-        with self._batch_lock:
-            self._undecided.discard(batch)
+        self._undecided.discard(batch)  # atomic

@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from hedged_pubsub._sync.scheduler import Scheduler, Wakeup
 from hedged_pubsub._sync.workers import Workers
@@ -38,6 +38,9 @@ from hedged_pubsub.stats import HedgingStats, TopicState, snapshot
 from hedged_pubsub.token_bucket import TokenBucket
 
 _LOGGER = logging.getLogger(__name__)
+
+_COMMITTED: Final = Committed()
+_WOKE: Final = Woke()
 
 
 class Call(Protocol):
@@ -145,8 +148,9 @@ class Driver:
                 total_timeout=batch.total_timeout,
             )
             run = _Run(batch, engine, topic)
+            commands = self._handle(run, _COMMITTED)
             self._runs.add(run)
-        self._feed(run, Committed())
+        self._execute(run, commands)
 
     def stats(self, topic: str | None = None) -> HedgingStats:
         """Return a snapshot of one topic, or of all."""
@@ -185,19 +189,26 @@ class Driver:
         self._execute(run, commands, answer)
 
     def _tell(self, run: _Run, event: Event) -> list[Command]:
-        """Hand an event to the engine, and keep the wake-up and the set of runs in step with it."""
         with self._engine_lock:
-            engine = run.engine
-            commands = engine.handle(event, self._clock())
-            for command in commands:
-                if isinstance(command, Suppressed):
-                    run.topic.hedges_suppressed += 1
-                elif isinstance(command, Resolve) and command.attempt != ORIGINAL:
-                    run.topic.hedges_won += 1
-            if engine.next_wakeup != run.wakeup_at:
-                self._rearm(run, engine.next_wakeup)
-            if engine.decided:
-                self._runs.discard(run)
+            return self._handle(run, event)
+
+    def _handle(self, run: _Run, event: Event) -> list[Command]:
+        """Hand an event to the engine, and keep all that hangs on it in step.
+
+        The engine lock is held.
+        """
+        engine = run.engine
+        commands = engine.handle(event, self._clock())
+        for command in commands:
+            if isinstance(command, Suppressed):
+                run.topic.hedges_suppressed += 1
+            elif isinstance(command, Resolve) and command.attempt != ORIGINAL:
+                run.topic.hedges_won += 1
+        next_wakeup = engine.next_wakeup
+        if next_wakeup != run.wakeup_at:
+            self._rearm(run, next_wakeup)
+        if engine.decided:
+            self._runs.discard(run)
         return commands
 
     def _rearm(self, run: _Run, when: float | None) -> None:
@@ -209,7 +220,7 @@ class Driver:
         )
 
     def _wake(self, run: _Run) -> None:
-        commands = self._tell(run, Woke())
+        commands = self._tell(run, _WOKE)
         if any(isinstance(command, Start) for command in commands):
             self._workers.submit(self._execute, run, commands)
 
@@ -259,11 +270,12 @@ class Driver:
 
     def _ended(self, run: _Run, attempt: int, call: Call) -> None:
         """Take in the end of an RPC, on gRPC's thread."""
+        if run.engine.decided:
+            # R7: a loser, most likely cancelled by us; no predicate shall see it. We cancel only
+            # what was decided before, so this look needs no lock.
+            return
         with self._engine_lock:
-            if run.calls.get(attempt) is call:
-                del run.calls[attempt]
-            if run.engine.decided:
-                return  # R7: a loser, most likely cancelled by us; no predicate shall see it
+            run.calls.pop(attempt, None)
         try:
             answer = run.batch.outcome(call)
         except BaseException as error:  # noqa: BLE001 - R8
