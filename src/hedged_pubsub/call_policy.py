@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from google.api_core import gapic_v1
+from google.api_core import exceptions, gapic_v1
 from google.api_core.retry import Retry
 from google.api_core.timeout import ConstantTimeout, TimeToDeadlineTimeout
 from google.cloud.pubsub_v1.publisher.exceptions import PublishError
@@ -119,6 +119,8 @@ class CallState:
         # Too few message ids are no answer of the RPC; the official client retries none either.
         if not isinstance(error, Exception) or isinstance(error, PublishError):
             return Failed(ORIGINAL, error)
+        if _is_too_large(error):
+            return Failed(ORIGINAL, error)
         if not self._policy._is_transient(error):
             return Failed(ORIGINAL, error)
         retry = self._policy._retry
@@ -192,6 +194,17 @@ class CallPolicies:
         policy = CallPolicy(retry, timeout, is_transient=self._is_transient)
         policy.check_hedge_delay(self._hedge_delay)
         return policy
+
+
+def _is_too_large(error: Exception) -> bool:
+    """Tell whether gRPC itself, at either end, refused a message for its size.
+
+    That has the status of an exhausted quota, which is transient by default; but the same request
+    will be refused again and again, until the retry timeout.
+    """
+    return isinstance(error, exceptions.ResourceExhausted) and "message larger than max" in str(
+        error
+    )
 
 
 def _timeout_decorator(timeout: object) -> Callable[[Any], Any] | None:

@@ -27,13 +27,16 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from google.api_core.exceptions import RetryError
 from google.api_core.retry import Retry
 from google.api_core.retry_async import AsyncRetry
 
 from hedged_pubsub.server_errors import is_transient, requested_wait
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["AsyncTruncatedExponentialBackoff", "TruncatedExponentialBackoff", "is_transient"]
 
@@ -45,7 +48,6 @@ _MULTIPLIER: Final = 2.0
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_Strategy = TypeVar("_Strategy", bound="_TruncatedExponentialBackoff")
 
 
 class _TruncatedExponentialBackoff:
@@ -107,8 +109,8 @@ class _TruncatedExponentialBackoff:
         """Start the waits of one call.
 
         Returns:
-            A function that is told of each error in turn and returns the seconds to wait after it:
-            those of the formula, or what the server asked for if that is longer.
+            A function that is told of each error in turn and returns the seconds to wait after it,
+            which are those of the formula, or what the server asked for if that is longer.
         """
         exponential = _INITIAL
 
@@ -121,20 +123,20 @@ class _TruncatedExponentialBackoff:
 
         return backoff
 
-    def with_timeout(self: _Strategy, timeout: float | timedelta | None) -> _Strategy:
+    def with_timeout(self, timeout: float | timedelta | None) -> Self:
         """Return a copy with another deadline, in seconds; see the class about its values."""
         return self._with_deadline("timeout", timeout)
 
-    def with_deadline(self: _Strategy, deadline: float | timedelta | None) -> _Strategy:
+    def with_deadline(self, deadline: float | timedelta | None) -> Self:
         """Return a copy with another deadline, in seconds; see the class about its values."""
         return self._with_deadline("deadline", deadline)
 
-    def _with_deadline(self: _Strategy, name: str, value: object) -> _Strategy:
+    def _with_deadline(self, name: str, value: object) -> Self:
         changed = copy.copy(self)
         changed._timeout = changed._deadline = _check_deadline(name, value)
         return changed
 
-    def with_predicate(self: _Strategy, predicate: Callable[[Exception], bool]) -> _Strategy:
+    def with_predicate(self, predicate: Callable[[Exception], bool]) -> Self:
         """Return a copy that retries what ``predicate`` says, 429 and all.
 
         Args:
@@ -151,11 +153,11 @@ class _TruncatedExponentialBackoff:
         return changed
 
     def with_delay(
-        self: _Strategy,
+        self,
         initial: float | None = None,
         maximum: float | timedelta | None = None,
         multiplier: float | None = None,
-    ) -> _Strategy:
+    ) -> Self:
         """Return a copy with another ``maximum_backoff``.
 
         Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hedged_pubsub.events import ORIGINAL, Command, Resolve, Suppressed
 from hedged_pubsub.settings import HedgingSettings
 from hedged_pubsub.token_bucket import TokenBucket
 
@@ -58,6 +59,14 @@ class TopicState:
         self.hedges_won = 0
         self.hedges_suppressed = 0
         self.attempts_cancelled = 0
+
+    def count(self, commands: Iterable[Command]) -> None:
+        """Count what an engine has decided; what is sent and cancelled counts when it is."""
+        for command in commands:
+            if isinstance(command, Suppressed):
+                self.hedges_suppressed += 1
+            elif isinstance(command, Resolve) and command.attempt != ORIGINAL:
+                self.hedges_won += 1
 
 
 def snapshot(topics: Iterable[TopicState]) -> HedgingStats:

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -174,6 +175,24 @@ def test_a_server_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(future.exception(timeout=5), exceptions.ServiceUnavailable)
         assert time.monotonic() - called < 1.2
         assert publisher.hedging_stats().hedges_sent == 0
+
+
+def test_a_server_with_a_size_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that gRPC refuses for its size fails at once, where the official client loops."""
+    server = grpc.server(ThreadPoolExecutor(1))  # with gRPC's limit of 4 MB
+    handler = grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("google.pubsub.v1.Publisher", {"Publish": handler})]
+    )
+    monkeypatch.setenv(
+        "PUBSUB_EMULATOR_HOST", f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    )
+    server.start()
+    with HedgedPublisher(ONE_MESSAGE) as publisher:
+        error = publisher.publish("projects/p/topics/t", b"x" * 5_000_000).exception(timeout=5)
+        assert isinstance(error, exceptions.ResourceExhausted)
+        assert publisher.hedging_stats().attempts == 1
+    server.stop(None)
 
 
 def test_threads_do_not_grow_with_stalled_batches(

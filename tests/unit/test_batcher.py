@@ -225,7 +225,7 @@ def test_the_start_time_is_the_oldest(rpc: PublishRpc) -> None:
     for start_time in (5.0, 3.0, 4.0):
         batcher.add(_TOPIC, body(b"1"), _POLICY, start_time)
     batcher.commit_all()
-    assert recorder.sent[0]._publish_start_time == 3.0
+    assert recorder.sent[0].publish_start_time == 3.0
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -254,21 +254,25 @@ def test_credit_comes_back_before_the_futures_are_done(rpc: PublishRpc, fails: b
     assert isinstance(made[0].exception(), ValueError) is fails
 
 
-def test_an_error_on_the_way_out_ends_the_batch(rpc: PublishRpc) -> None:
+def test_an_error_on_the_way_out_ends_the_batch(
+    rpc: PublishRpc, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """R8: what cannot be sent fails, and the next batch is sent all the same."""
     batcher, recorder, _ = make_batcher(rpc)
     error = ZeroDivisionError()
 
-    class Broken(CallPolicy):
-        def start_call(self) -> Any:
+    def prepare(serialized: bytes) -> bytes:
+        if b"broken" in serialized:
             raise error
+        return serialized
 
-    broken = Broken(None, 60.0, is_transient=lambda _: False)
-    first = batcher.add(_TOPIC, body(b"1"), broken, 0.0)
-    batcher.add(_TOPIC, body(b"2"), _POLICY, 0.0)
+    monkeypatch.setattr(rpc, "prepare", prepare)
+    first = batcher.add(_TOPIC, body(b"broken"), _POLICY, 0.0)
+    batcher.add(_TOPIC, body(b"fine"), policy(Retry()), 0.0)
     batcher.commit_all()
     assert first.exception(timeout=0) is error
     assert len(recorder.sent) == 1
+    assert len(batcher.undecided()) == 1
 
 
 def test_few_objects_a_message(rpc: PublishRpc) -> None:

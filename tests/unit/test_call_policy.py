@@ -104,6 +104,17 @@ def test_what_is_no_answer_of_the_service_is_not_judged() -> None:
         assert policy(everything).start_call().judge(error) == Failed(ORIGINAL, error)
 
 
+def test_a_message_that_grpc_refuses_for_its_size_is_not_sent_again() -> None:
+    """It has the status of an exhausted quota, but will be refused every time."""
+    retry = Retry(if_exception_type(exceptions.ResourceExhausted))
+    too_large = exceptions.ResourceExhausted(
+        "CLIENT: Received message larger than max (5000062 vs. 4194304)"
+    )
+    quota = exceptions.ResourceExhausted("Quota exceeded")
+    assert policy(retry).start_call().judge(too_large) == Failed(ORIGINAL, too_large)
+    assert policy(retry).start_call().judge(quota).transient
+
+
 @pytest.mark.parametrize("retry", ["often", 3, True, AsyncRetry(), _DEFAULT], ids=repr)
 def test_a_retry_of_another_type(retry: Any) -> None:
     """Only what can be interpreted is taken; an ``AsyncRetry`` is for asyncio."""

@@ -1,8 +1,4 @@
-"""Collects messages into batches and commits them when they are full or have waited enough.
-
-When a batch is full, what fits and what does not is decided exactly as in the official client, so
-that the same messages make the same batches.
-"""
+"""Collects messages into batches and commits them when they are full or have waited enough."""
 
 from __future__ import annotations
 
@@ -10,24 +6,20 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable
-from typing import Final
 
-from google.cloud.pubsub_v1.publisher.exceptions import MessageTooLargeError
 from google.cloud.pubsub_v1.types import BatchSettings
 
+from hedged_pubsub._batch import BatchLimits, check_size, message_prefix
 from hedged_pubsub._official import FlowControl
-from hedged_pubsub._sync.batch import Batch, message_prefix, topic_field
+from hedged_pubsub._sync.batch import Batch
 from hedged_pubsub._sync.driver import Driver
 from hedged_pubsub._sync.future import PublishFuture
 from hedged_pubsub._sync.rpc import PublishRpc
 from hedged_pubsub._sync.scheduler import Scheduler
 from hedged_pubsub._sync.workers import Workers
-from hedged_pubsub._tracing import BatchTracing, MessageTracing
+from hedged_pubsub._tracing import MessageTracing
 from hedged_pubsub.call_policy import CallPolicy
 from hedged_pubsub.events import Fail
-
-_MAX_REQUEST_SIZE: Final = 10_000_000
-"""Bytes that the service accepts in one request, as the official client has it."""
 
 
 class Batcher:
@@ -54,9 +46,7 @@ class Batcher:
         workers: Workers,
         clock: Callable[[], float],
     ) -> None:
-        self._size_limit: int = min(settings.max_bytes, _MAX_REQUEST_SIZE)
-        self._max_messages: int = settings.max_messages
-        self._max_latency: float = settings.max_latency
+        self._limits = BatchLimits(settings)
         self._flow_control = flow_control
         self._rpc = rpc
         self._driver = driver
@@ -100,39 +90,29 @@ class Batcher:
                 raise RuntimeError(self._refusal)
             key = (topic, policy)
             batch = self._open.get(key)
-            if batch is None or self._is_full(batch, size):
-                if len(topic_field(topic)) + size > _MAX_REQUEST_SIZE:
-                    raise MessageTooLargeError(
-                        "The message being published would produce too large a publish request "
-                        "that would exceed the maximum allowed size on the backend "
-                        f"({_MAX_REQUEST_SIZE} bytes)."
-                    )
+            if batch is None or self._limits.is_full(batch, size):
+                check_size(topic, size)
                 if batch is not None:
                     completed.append(batch)  # without this message, which opens the next one
                 batch = Batch(topic, policy, self._rpc, self._workers, self)
                 self._open[key] = batch
                 self._undecided.add(batch)
-            is_full = self._is_full(batch, size)
+            is_full = self._limits.is_full(batch, size)
             future = batch.add(prefix, body, publish_start_time)
             if self._flow_control.counts:
                 batch.credit.append(len(body))
             if tracing is not None:
-                if batch.tracing is None:
-                    batch.tracing = BatchTracing(topic)
-                batch.tracing.add(tracing)
+                batch.trace(tracing)
             if is_full:
                 completed.append(batch)
                 del self._open[key]
-            elif not self._timer_runs and self._max_latency < math.inf:
-                self._scheduler.call_at(self._clock() + self._max_latency, self._latency_is_over)
+            elif not self._timer_runs and self._limits.max_latency < math.inf:
+                due = self._clock() + self._limits.max_latency
+                self._scheduler.call_at(due, self._latency_is_over)
                 self._timer_runs = True
         if completed:
             self._send(completed)
         return future
-
-    def _is_full(self, batch: Batch, size: int) -> bool:
-        """Tell whether a message of that size fills the batch, or does not fit any more."""
-        return batch.size + size > self._size_limit or len(batch.futures) + 1 >= self._max_messages
 
     def _latency_is_over(self) -> None:
         """Commit what is open. On the scheduler's thread, which must not send."""

@@ -30,7 +30,6 @@ from hedged_pubsub.events import (
     Resolve,
     Start,
     Succeeded,
-    Suppressed,
     Woke,
 )
 from hedged_pubsub.settings import HedgingSettings
@@ -199,11 +198,7 @@ class Driver:
         """
         engine = run.engine
         commands = engine.handle(event, self._clock())
-        for command in commands:
-            if isinstance(command, Suppressed):
-                run.topic.hedges_suppressed += 1
-            elif isinstance(command, Resolve) and command.attempt != ORIGINAL:
-                run.topic.hedges_won += 1
+        run.topic.count(commands)
         next_wakeup = engine.next_wakeup
         if next_wakeup != run.wakeup_at:
             self._rearm(run, next_wakeup)

@@ -10,9 +10,9 @@ from google.api_core import gapic_v1
 from google.cloud.pubsub_v1.publisher import futures
 from google.cloud.pubsub_v1.publisher.exceptions import FlowControlLimitError
 from google.cloud.pubsub_v1.types import BatchSettings, PublisherOptions
-from google.pubsub_v1 import types as gapic_types
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
+from hedged_pubsub._batch import make_message
 from hedged_pubsub._official import FlowControl, publish_defaults
 from hedged_pubsub._sync import process, threads
 from hedged_pubsub._sync.batcher import Batcher
@@ -24,7 +24,6 @@ from hedged_pubsub.settings import HedgingSettings
 from hedged_pubsub.stats import HedgingStats
 
 _DEFAULT: Final = gapic_v1.method.DEFAULT
-_RAW_MESSAGE: Final[Any] = gapic_types.PubsubMessage.pb()
 
 
 class Pipeline:
@@ -80,12 +79,7 @@ class Pipeline:
     ) -> futures.Future:
         """Accept a message; see ``HedgedPublisher.publish``."""
         publish_start_time = time.time()
-        if not isinstance(data, bytes):
-            raise TypeError("Data being published to Pub/Sub must be sent as a bytestring.")
-        if attributes:
-            message = _RAW_MESSAGE(data=data, attributes=_as_text(attributes))
-        else:
-            message = _RAW_MESSAGE(data=data)
+        message = make_message(data, attributes)
         if retry is _DEFAULT and timeout is _DEFAULT:
             policy = self._policies.default
         else:
@@ -160,18 +154,6 @@ def wait(accepted: list[Any], timeout: float | None) -> None:
         raise concurrent.futures.TimeoutError(
             f"{len(undecided)} of {len(accepted)} messages are not decided after {timeout:g} s"
         )
-
-
-def _as_text(attributes: dict[str, Any]) -> dict[str, str]:
-    for key, value in attributes.items():
-        if isinstance(value, str):
-            continue
-        if not isinstance(value, bytes):
-            raise TypeError(
-                "All attributes being published to Pub/Sub must be sent as text strings."
-            )
-        attributes[key] = value.decode("utf-8")
-    return attributes
 
 
 def _failed(error: BaseException) -> futures.Future:
