@@ -7,19 +7,21 @@ a change over there shows here first.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import grpc
+import grpc.aio
 from google.api_core import gapic_v1
-from google.api_core.retry import Retry, exponential_sleep_generator
+from google.api_core.retry import AsyncRetry, Retry, exponential_sleep_generator
 from google.api_core.timeout import ConstantTimeout, TimeToDeadlineTimeout
 from google.cloud.pubsub_v1.publisher.flow_controller import FlowController
 from google.cloud.pubsub_v1.types import LimitExceededBehavior
-from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
 
-from hedged_pubsub.retry import TruncatedExponentialBackoff
+from hedged_pubsub.retry import AsyncTruncatedExponentialBackoff, TruncatedExponentialBackoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +42,11 @@ class RetryParts:
     backoffs: Callable[[], Callable[[Exception], float]]
 
 
-def retry_parts(retry: Retry) -> RetryParts:
+def retry_parts(retry: Retry | AsyncRetry) -> RetryParts:
     """Take a retry apart."""
 
     def backoffs() -> Callable[[Exception], float]:
-        if isinstance(retry, TruncatedExponentialBackoff):
+        if isinstance(retry, (TruncatedExponentialBackoff, AsyncTruncatedExponentialBackoff)):
             return retry.backoffs()
         waits: Iterator[float] = exponential_sleep_generator(
             retry._initial, retry._maximum, multiplier=retry._multiplier
@@ -70,13 +72,13 @@ def nominal_timeout(timeout: object) -> float | None:
     return None
 
 
-def publish_defaults(transport: PublisherGrpcTransport) -> tuple[Retry | None, object]:
+def publish_defaults(transport: PublisherTransport) -> tuple[Retry | AsyncRetry | None, object]:
     """Return the retry and the timeout that the generated ``publish`` has by default."""
     method: Any = transport._wrapped_methods[transport.publish]
     return method._retry, method._timeout
 
 
-def call_arguments(transport: PublisherGrpcTransport, topic: str) -> Mapping[str, Any]:
+def call_arguments(transport: PublisherTransport, topic: str) -> Mapping[str, Any]:
     """Return what the official client passes to the RPC beside request and timeout.
 
     That is the metadata (``x-goog-api-client``, ``x-goog-request-params``) and, if one is set,
@@ -87,11 +89,20 @@ def call_arguments(transport: PublisherGrpcTransport, topic: str) -> Mapping[str
     method._target = lambda _request, **arguments: arguments
     method._start_span_fn = None  # newer releases can trace the call; this is none
     routing = gapic_v1.routing_header.to_grpc_metadata((("topic", topic),))
-    return cast("Mapping[str, Any]", method(None, retry=None, timeout=None, metadata=(routing,)))
+    arguments = method(None, retry=None, timeout=None, metadata=(routing,))
+    if inspect.iscoroutine(arguments):
+        # The asyncio client's. It has nothing to wait for, so one step brings the result.
+        try:
+            arguments.send(None)
+        except StopIteration as finished:
+            arguments = finished.value
+    return cast("Mapping[str, Any]", arguments)
 
 
-def is_plain_channel(channel: grpc.Channel) -> bool:
+def is_plain_channel(channel: grpc.Channel | grpc.aio.Channel) -> bool:
     """Tell whether no interceptor sits on a channel; what cannot be told counts as one."""
+    if type(channel) is grpc.aio._channel.Channel:
+        return not channel._unary_unary_interceptors
     return type(channel) is grpc._channel.Channel
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import NoneType
 from typing import Any, Final, cast
 
 from google.api_core import exceptions, gapic_v1
-from google.api_core.retry import Retry
+from google.api_core.retry import AsyncRetry, Retry
 from google.api_core.timeout import ConstantTimeout, TimeToDeadlineTimeout
 from google.cloud.pubsub_v1.publisher.exceptions import PublishError
 
@@ -29,6 +30,7 @@ class CallPolicy:
     Args:
         retry: A ``google.api_core.retry.Retry``, or ``None`` for no retry.
         timeout: Seconds, ``None`` for no timeout, or a timeout of ``google.api_core.timeout``.
+        asynchronous: Whether an ``AsyncRetry`` is taken too.
         is_transient: Tells which errors are transient where ``retry`` is ``None``: those are not
             retried, but a hedge in flight is waited for.
 
@@ -43,9 +45,17 @@ class CallPolicy:
     """
 
     def __init__(
-        self, retry: object, timeout: object, *, is_transient: Callable[[Exception], bool]
+        self,
+        retry: object,
+        timeout: object,
+        *,
+        is_transient: Callable[[Exception], bool],
+        asynchronous: bool = False,
     ) -> None:
-        if retry is not None and not isinstance(retry, Retry):
+        # An ``AsyncRetry`` says the same, but its ``on_error`` may be meant for an event loop.
+        if not isinstance(
+            retry, (Retry, AsyncRetry, NoneType) if asynchronous else (Retry, NoneType)
+        ):
             raise TypeError(
                 "retry must be a google.api_core.retry.Retry or None for no retry, and cannot be "
                 f"the name of an attribute; got {retry!r}"
@@ -141,7 +151,8 @@ class CallPolicies:
         options_timeout: The publisher options' timeout; may be ``gapic_v1.method.DEFAULT``.
         method_retry: What the generated method does by default.
         method_timeout: What the generated method does by default.
-        hedge_delay: Checked against every policy.
+        hedge_delay: Checked against every policy; ``None`` if nothing is hedged.
+        asynchronous: Whether an ``AsyncRetry`` is taken too.
 
     Attributes:
         default: The policy of a publish that names neither.
@@ -152,10 +163,12 @@ class CallPolicies:
         *,
         options_retry: object,
         options_timeout: object,
-        method_retry: Retry | None,
+        method_retry: Retry | AsyncRetry | None,
         method_timeout: object,
-        hedge_delay: float,
+        hedge_delay: float | None,
+        asynchronous: bool = False,
     ) -> None:
+        self._asynchronous = asynchronous
         self._retry = method_retry if options_retry is gapic_v1.method.DEFAULT else options_retry
         self._timeout = (
             method_timeout if options_timeout is gapic_v1.method.DEFAULT else options_timeout
@@ -191,8 +204,11 @@ class CallPolicies:
         return policy
 
     def _make(self, retry: object, timeout: object) -> CallPolicy:
-        policy = CallPolicy(retry, timeout, is_transient=self._is_transient)
-        policy.check_hedge_delay(self._hedge_delay)
+        policy = CallPolicy(
+            retry, timeout, is_transient=self._is_transient, asynchronous=self._asynchronous
+        )
+        if self._hedge_delay is not None:
+            policy.check_hedge_delay(self._hedge_delay)
         return policy
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import itertools
 import threading
 import time
@@ -171,4 +172,5 @@ class Batch(BatchContents):
 
     def _run_callbacks(self, future: PublishFuture) -> None:
         # A job a future: a callback that blocks holds up no other message, not even of its batch.
-        self._workers.submit(invoke_callbacks, future)
+        # In a context of its own, so that what it sets there does not leak into other callbacks.
+        self._workers.submit(contextvars.Context().run, invoke_callbacks, future)

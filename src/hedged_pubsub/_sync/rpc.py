@@ -1,59 +1,32 @@
-"""The publish RPC: started on the transport's channel without waiting for it."""
+"""The publish RPC on gRPC's synchronous channels, started without waiting for it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import grpc
 from google.api_core import exceptions
-from google.pubsub_v1 import types as gapic_types
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
-from hedged_pubsub import telemetry
-from hedged_pubsub._official import call_arguments, is_plain_channel
+from hedged_pubsub._rpc import PublishMethod
 from hedged_pubsub._sync import threads
 from hedged_pubsub._sync.driver import Call
 from hedged_pubsub.events import ORIGINAL
 
-_METHOD: Final = "/google.pubsub.v1.Publisher/Publish"
-
 
 class PublishRpc:
     """The publish RPC of one transport.
-
-    It is called on the transport's channel, not on the one of the generated stub: that one logs at
-    DEBUG level, and waits for the answer to log it.
-
-    A request is serialized once, and its bytes are what every attempt sends. Only interceptors
-    on the channel, the user's or an instrumentation's, get to see the request itself, of the type
-    that the official client sends.
 
     Args:
         transport: Where requests go.
     """
 
     def __init__(self, transport: PublisherGrpcTransport) -> None:
-        self._transport = transport
-        channel = transport.grpc_channel
-        self._is_plain = is_plain_channel(channel)
-        if self._is_plain:
-            self._method = channel.unary_unary(
-                _METHOD, response_deserializer=gapic_types.PublishResponse.pb().FromString
-            )
-        else:
-            self._method = channel.unary_unary(
-                _METHOD,
-                request_serializer=gapic_types.PublishRequest.serialize,
-                response_deserializer=gapic_types.PublishResponse.deserialize,
-            )
-        self._arguments: dict[str, Mapping[str, Any]] = {}
+        self._publish = PublishMethod(transport)
 
     def prepare(self, serialized: bytes) -> Any:
         """Return a request as the channel takes it; all attempts share it."""
-        if self._is_plain:
-            return serialized
-        return gapic_types.PublishRequest.deserialize(serialized)
+        return self._publish.prepare(serialized)
 
     def start(
         self,
@@ -63,18 +36,19 @@ class PublishRpc:
         publish_start_time: float,
         timeout: float | None,
     ) -> Call:
-        """Start one RPC with what the official client sends, and the telemetry header.
+        """Start one RPC.
 
         Args:
             request: What ``prepare`` returned.
             topic: The full name of the topic.
             attempt: 0 for the original, else the number of the hedge.
-            publish_start_time: For the header; wall seconds.
+            publish_start_time: For the telemetry header; wall seconds.
             timeout: Seconds, or ``None`` for no limit.
         """
-        arguments = self._call_arguments(topic, attempt, publish_start_time)
+        arguments = self._publish.arguments(topic, attempt, publish_start_time)
         with threads.FORK_GATE:
-            return cast("Call", self._method.future(request, timeout, **arguments))
+            call = self._publish.multicallable.future(request, timeout, **arguments)
+        return cast("Call", call)
 
     def cancel(self, call: Call) -> None:
         """Cancel an RPC if it has not ended."""
@@ -89,24 +63,12 @@ class PublishRpc:
         Raises:
             google.api_core.exceptions.GoogleAPICallError: What the official client would raise.
         """
-        arguments = self._call_arguments(topic, ORIGINAL, publish_start_time)
+        arguments = self._publish.arguments(topic, ORIGINAL, publish_start_time)
         try:
-            response = self._method(request, timeout, **arguments)
+            response = self._publish.multicallable(request, timeout, **arguments)
         except grpc.RpcError as error:
             raise exceptions.from_grpc_error(error) from error
         return list(response.message_ids)
-
-    def _call_arguments(
-        self, topic: str, attempt: int, publish_start_time: float
-    ) -> dict[str, Any]:
-        arguments = self._arguments.get(topic)
-        if arguments is None:
-            arguments = self._arguments[topic] = call_arguments(self._transport, topic)
-        header = telemetry.encode(attempt, publish_start_time)
-        return {
-            **arguments,
-            "metadata": (*arguments["metadata"], (telemetry.HEADER, header)),
-        }
 
 
 def message_ids(call: Call) -> list[str]:

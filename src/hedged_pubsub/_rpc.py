@@ -1,0 +1,76 @@
+"""The publish RPC as both kinds of transport have it: method, request and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from google.pubsub_v1 import types as gapic_types
+from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
+
+from hedged_pubsub import telemetry
+from hedged_pubsub._official import call_arguments, is_plain_channel
+
+_METHOD: Final = "/google.pubsub.v1.Publisher/Publish"
+
+
+class PublishMethod:
+    """The publish method of one transport's channel.
+
+    It is called on the transport's channel, not on the one of the generated stub: that one logs at
+    DEBUG level, and waits for the answer to log it.
+
+    A request is serialized once, and its bytes are what every attempt sends. Only interceptors
+    on the channel, the user's or an instrumentation's, get to see the request itself, of the type
+    that the official client sends.
+
+    Args:
+        transport: Where requests go.
+        with_telemetry: Whether attempts carry the telemetry header.
+
+    Attributes:
+        multicallable: gRPC's.
+    """
+
+    def __init__(self, transport: PublisherTransport, *, with_telemetry: bool = True) -> None:
+        self._transport = transport
+        self._with_telemetry = with_telemetry
+        channel: Any = cast("Any", transport).grpc_channel
+        self._is_plain = is_plain_channel(channel)
+        self.multicallable: Any
+        if self._is_plain:
+            self.multicallable = channel.unary_unary(
+                _METHOD, response_deserializer=gapic_types.PublishResponse.pb().FromString
+            )
+        else:
+            self.multicallable = channel.unary_unary(
+                _METHOD,
+                request_serializer=gapic_types.PublishRequest.serialize,
+                response_deserializer=gapic_types.PublishResponse.deserialize,
+            )
+        self._arguments: dict[str, Mapping[str, Any]] = {}
+
+    def prepare(self, serialized: bytes) -> Any:
+        """Return a request as the channel takes it; all attempts share it."""
+        if self._is_plain:
+            return serialized
+        return gapic_types.PublishRequest.deserialize(serialized)
+
+    def arguments(self, topic: str, attempt: int, publish_start_time: float) -> Mapping[str, Any]:
+        """Return what goes with a request: what the official client sends, and the header.
+
+        Args:
+            topic: The full name of the topic.
+            attempt: 0 for the original, else the number of the hedge.
+            publish_start_time: For the header; wall seconds.
+        """
+        arguments = self._arguments.get(topic)
+        if arguments is None:
+            arguments = self._arguments[topic] = call_arguments(self._transport, topic)
+        if not self._with_telemetry:
+            return arguments
+        header = telemetry.encode(attempt, publish_start_time)
+        return {
+            **arguments,
+            "metadata": (*arguments["metadata"], (telemetry.HEADER, header)),
+        }
