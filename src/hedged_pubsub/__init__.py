@@ -8,8 +8,15 @@ import os
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 
 from hedged_pubsub._version import __version__
+from hedged_pubsub.aio.publisher import AsyncHedgedPublisher
 from hedged_pubsub.publisher import HedgedPublisher
 from hedged_pubsub.settings import HedgingSettings
 from hedged_pubsub.stats import HedgingStats
 
-__all__ = ["HedgedPublisher", "HedgingSettings", "HedgingStats", "__version__"]
+__all__ = [
+    "AsyncHedgedPublisher",
+    "HedgedPublisher",
+    "HedgingSettings",
+    "HedgingStats",
+    "__version__",
+]

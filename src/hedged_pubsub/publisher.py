@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import os
 import threading
 from collections.abc import Sequence
 from types import TracebackType
@@ -15,14 +13,18 @@ from google.cloud.pubsub_v1.publisher import futures
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
 from hedged_pubsub._official import FlowControl
+from hedged_pubsub._options import (
+    check_hedging_settings,
+    is_switched_off,
+    refuse_ordering,
+    refuse_transport,
+)
 from hedged_pubsub._sync.pipeline import Pipeline, wait
 from hedged_pubsub.settings import HedgingSettings
 from hedged_pubsub.stats import HedgingStats
 
-DISABLE_VARIABLE: Final = "HEDGED_PUBSUB_DISABLE"
-"""Environment variable by which operators turn hedging off, without a release: ``1``."""
-
 _DEFAULT: Final = gapic_v1.method.DEFAULT
+_GRPC_OR_OFF: Final = "'grpc', or pass hedging_settings=None"
 
 
 class HedgedPublisher(pubsub_v1.PublisherClient):  # type: ignore[misc]
@@ -64,17 +66,16 @@ class HedgedPublisher(pubsub_v1.PublisherClient):  # type: ignore[misc]
         exit_timeout: float = 10.0,
         **kwargs: Any,
     ) -> None:
-        if hedging_settings is not None and not isinstance(hedging_settings, HedgingSettings):
-            raise TypeError(
-                "hedging_settings must be a HedgingSettings, or None to turn hedging off; "
-                f"got {hedging_settings!r}"
-            )
+        check_hedging_settings(hedging_settings)
         _check_exit_timeout(exit_timeout)
-        if os.environ.get(DISABLE_VARIABLE, "").strip().lower() in {"1", "true", "yes", "on"}:
+        if is_switched_off():
             hedging_settings = None
         if hedging_settings is not None:
-            _refuse_ordering(publisher_options)
-            _refuse_transport(kwargs.get("transport"))
+            refuse_ordering(
+                pubsub_v1.types.PublisherOptions(*publisher_options),
+                "disable ordering, or pass hedging_settings=None",
+            )
+            refuse_transport(kwargs.get("transport"), PublisherGrpcTransport, _GRPC_OR_OFF)
         super().__init__(batch_settings, publisher_options, **kwargs)
         self._hedging_settings = hedging_settings
         self._closed = False
@@ -84,7 +85,7 @@ class HedgedPublisher(pubsub_v1.PublisherClient):  # type: ignore[misc]
         if hedging_settings is None:
             return
         try:
-            _refuse_transport(self.transport)
+            refuse_transport(self.transport, PublisherGrpcTransport, _GRPC_OR_OFF)
             self._pipeline = Pipeline(
                 hedging_settings,
                 batch_settings=self.batch_settings,
@@ -242,31 +243,3 @@ def _check_exit_timeout(exit_timeout: object) -> None:
             f"exit_timeout must be from 0 to {threading.TIMEOUT_MAX:g} seconds; "
             f"got {exit_timeout!r}"
         )
-
-
-def _refuse_ordering(publisher_options: pubsub_v1.types.PublisherOptions | Sequence[Any]) -> None:
-    # Options of another type are the official constructor's to refuse.
-    if getattr(publisher_options, "enable_message_ordering", False):
-        raise ValueError(
-            "enable_message_ordering=True and hedging exclude each other, because a hedge can "
-            "overtake: disable ordering, or pass hedging_settings=None"
-        )
-
-
-def _refuse_transport(transport: object) -> None:
-    """Refuse a transport whose calls hedging cannot run in parallel and cancel.
-
-    Args:
-        transport: A transport, its class or its name; what cannot be told yet is let pass.
-    """
-    if transport is None or transport == "grpc" or isinstance(transport, PublisherGrpcTransport):
-        return
-    if inspect.isclass(transport):
-        if issubclass(transport, PublisherGrpcTransport):
-            return
-    elif callable(transport):
-        return  # a factory; what it returns is looked at once it was called
-    raise ValueError(
-        f"transport={transport!r} has no gRPC calls that can be cancelled, which hedging needs: "
-        "use 'grpc', or pass hedging_settings=None"
-    )

@@ -1,0 +1,358 @@
+"""``AsyncHedgedPublisher``: a batching publisher for asyncio, with publish hedging."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final
+
+from google.api_core import gapic_v1
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import pubsub_v1
+from google.pubsub_v1 import PublisherAsyncClient, PublisherClient
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcAsyncIOTransport
+
+from hedged_pubsub._batch import BatchLimits, make_message
+from hedged_pubsub._official import publish_defaults
+from hedged_pubsub._options import (
+    check_hedging_settings,
+    is_switched_off,
+    refuse_ordering,
+    refuse_transport,
+)
+from hedged_pubsub._rpc import PublishMethod
+from hedged_pubsub._tracing import MessageTracing
+from hedged_pubsub.aio.batcher import Batcher
+from hedged_pubsub.aio.driver import Driver
+from hedged_pubsub.aio.flow_control import FlowControl
+from hedged_pubsub.call_policy import CallPolicies, CallPolicy
+from hedged_pubsub.settings import HedgingSettings
+from hedged_pubsub.stats import HedgingStats
+
+_DEFAULT: Final = gapic_v1.method.DEFAULT
+
+_MAX_TURN: Final = 0.001
+"""Seconds after which a task that publishes lets others run. Publishing waits for nothing as long
+as flow control has credit, so a loop that publishes would keep everything else from running."""
+
+
+class AsyncHedgedPublisher(PublisherAsyncClient):  # type: ignore[misc]
+    """The asyncio twin of ``HedgedPublisher``: batching, flow control and hedging on an event loop.
+
+    The official ``PublisherAsyncClient`` sends one request for each call of ``publish``. This class
+    collects messages into batches like the official synchronous client, hedges slow requests by the
+    same rules as ``HedgedPublisher``, and has all other methods of the official asyncio client.
+
+    Make it in a running event loop, and use it in that loop only. It starts no threads.
+
+    Args:
+        batch_settings: When a batch is sent, as for the official synchronous client.
+        publisher_options: Flow control, retry, timeout and tracing, as for the official synchronous
+            client; an ``AsyncRetry`` is taken too. Ordering must not be enabled.
+        hedging_settings: When to hedge, and the budget. ``None`` turns hedging off; so does the
+            environment variable ``HEDGED_PUBSUB_DISABLE=1``, whatever stands here. Batches are made
+            and retried all the same.
+        kwargs: As for ``PublisherAsyncClient``: ``credentials``, ``transport``,
+            ``client_options``, ``client_info``.
+
+    Raises:
+        RuntimeError: If no event loop is running.
+        TypeError: If ``hedging_settings`` is neither ``HedgingSettings`` nor ``None``, or if the
+            options' retry or timeout is of a type that cannot be interpreted.
+        ValueError: If ordering is enabled, if the hedge delay is not below the timeout of the
+            publish request and below the retry timeout, or if the transport is not
+            ``grpc_asyncio``.
+    """
+
+    def __init__(
+        self,
+        batch_settings: pubsub_v1.types.BatchSettings | Sequence[Any] = (),
+        publisher_options: pubsub_v1.types.PublisherOptions | Sequence[Any] = (),
+        *,
+        hedging_settings: HedgingSettings | None = HedgingSettings(),  # noqa: B008 - it is frozen
+        **kwargs: Any,
+    ) -> None:
+        self._loop = _running_loop("be made")
+        check_hedging_settings(hedging_settings)
+        if is_switched_off():
+            hedging_settings = None
+        options = pubsub_v1.types.PublisherOptions(*publisher_options)
+        refuse_ordering(options, "AsyncHedgedPublisher has no ordering: use the official client")
+        refuse_transport(kwargs.get("transport"), PublisherGrpcAsyncIOTransport, "'grpc_asyncio'")
+        if os.environ.get("PUBSUB_EMULATOR_HOST"):
+            # As the official synchronous publisher does; the generated client does the rest.
+            kwargs["client_options"] = {"api_endpoint": os.environ["PUBSUB_EMULATOR_HOST"]}
+            if "transport" not in kwargs:
+                kwargs["credentials"] = AnonymousCredentials()
+        super().__init__(**kwargs)
+        self._hedging_settings = hedging_settings
+        self._stopped = False
+        self._closed = False
+        self._turn_ends = 0.0
+        transport = self.transport
+        refuse_transport(transport, PublisherGrpcAsyncIOTransport, "'grpc_asyncio'")
+        method_retry, method_timeout = publish_defaults(transport)
+        self._policies = CallPolicies(
+            options_retry=options.retry,
+            options_timeout=options.timeout,
+            method_retry=method_retry,
+            method_timeout=method_timeout,
+            hedge_delay=None if hedging_settings is None else hedging_settings.hedge_delay,
+            asynchronous=True,
+        )
+        self._tracing: bool = options.enable_open_telemetry_tracing
+        self._flow_control = FlowControl(options.flow_control)
+        self._driver = Driver(hedging_settings, self._loop)
+        self._batcher = Batcher(
+            limits=BatchLimits(pubsub_v1.types.BatchSettings(*batch_settings)),
+            flow_control=self._flow_control,
+            method=PublishMethod(transport, with_telemetry=hedging_settings is not None),
+            driver=self._driver,
+            loop=self._loop,
+        )
+
+    @classmethod
+    def from_service_account_info(
+        cls, info: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> AsyncHedgedPublisher:
+        """Make a publisher with the credentials of a service account's key.
+
+        Args:
+            info: The parsed key.
+            args: As for the constructor.
+            kwargs: As for the constructor.
+        """
+        make: Any = PublisherClient.from_service_account_info
+        publisher: AsyncHedgedPublisher = make.__func__(cls, info, *args, **kwargs)
+        return publisher
+
+    @classmethod
+    def from_service_account_file(
+        cls, filename: str, *args: Any, **kwargs: Any
+    ) -> AsyncHedgedPublisher:
+        """Make a publisher with the credentials of a service account's key file.
+
+        Args:
+            filename: The path of the key file.
+            args: As for the constructor.
+            kwargs: As for the constructor.
+        """
+        make: Any = PublisherClient.from_service_account_file
+        publisher: AsyncHedgedPublisher = make.__func__(cls, filename, *args, **kwargs)
+        return publisher
+
+    from_service_account_json = from_service_account_file
+
+    @property
+    def hedging_settings(self) -> HedgingSettings | None:
+        """The settings in force; ``None`` if hedging is off."""
+        return self._hedging_settings
+
+    def hedging_stats(self, topic: str | None = None) -> HedgingStats:
+        """Return what batching and hedging did so far.
+
+        Args:
+            topic: The full name of a topic, or ``None`` for all topics together.
+
+        Returns:
+            A snapshot; all zero for a topic that was never published to.
+        """
+        return self._driver.stats(topic)
+
+    async def publish(
+        self,
+        topic: str,
+        data: bytes,
+        ordering_key: str = "",
+        retry: Any = _DEFAULT,
+        timeout: Any = _DEFAULT,
+        **attrs: bytes | str,
+    ) -> str:
+        """Publish a message and wait until it is stored.
+
+        Cancelling the task that waits does not cancel the publish: the message may be under way
+        with others, and is sent all the same.
+
+        Args:
+            topic: The full name of the topic.
+            data: The message body.
+            ordering_key: Not supported; must be empty.
+            retry: A ``Retry`` or ``AsyncRetry``, or ``None`` for no retry; by default that of the
+                publisher options.
+            timeout: Seconds for each request, or ``None`` for no limit; by default that of the
+                publisher options.
+            attrs: The message's attributes, as text or UTF-8 bytes.
+
+        Returns:
+            The message id.
+
+        Raises:
+            TypeError: If ``data`` is not ``bytes``, an attribute is neither ``str`` nor ``bytes``,
+                or ``retry`` or ``timeout`` is of a type that cannot be interpreted.
+            ValueError: If the hedge delay is not below ``timeout`` and below the timeout of
+                ``retry``, or an ordering key is given.
+            RuntimeError: If the publisher was closed, or is used in another event loop.
+            google.cloud.pubsub_v1.publisher.exceptions.FlowControlLimitError: If the message would
+                exceed the limits, and the options say not to wait.
+            google.cloud.pubsub_v1.publisher.exceptions.MessageTooLargeError: If the message would
+                exceed what the service accepts in one request.
+            google.api_core.exceptions.GoogleAPICallError: What the publish failed with.
+        """
+        return await (await self.enqueue(topic, data, ordering_key, retry, timeout, **attrs))
+
+    async def enqueue(
+        self,
+        topic: str,
+        data: bytes,
+        ordering_key: str = "",
+        retry: Any = _DEFAULT,
+        timeout: Any = _DEFAULT,
+        **attrs: bytes | str,
+    ) -> asyncio.Future[str]:
+        """Accept a message and return an awaitable of its id, so that one task can publish many.
+
+        This waits for flow control only. The arguments and errors are those of ``publish``, but
+        what the publish fails with is raised by the awaitable.
+
+        Returns:
+            An awaitable of the message id. Cancelling it does not cancel the publish.
+        """
+        publish_start_time = time.time()
+        self._check_usable()
+        if ordering_key != "":
+            raise ValueError("AsyncHedgedPublisher has no ordering: ordering_key must be empty")
+        message = make_message(data, attrs)
+        if retry is _DEFAULT and timeout is _DEFAULT:
+            policy = self._policies.default
+        else:
+            policy = self._policies.get(retry, timeout)
+        if self._tracing:
+            future = await self._enqueue_traced(topic, message, policy, publish_start_time)
+        else:
+            body: bytes = message.SerializeToString()
+            if self._flow_control.counts:
+                await self._flow_control.borrow(len(body))
+            future = self._add(topic, body, policy, publish_start_time, None)
+        now = self._loop.time()
+        if now >= self._turn_ends:
+            await asyncio.sleep(0)
+            self._turn_ends = self._loop.time() + _MAX_TURN
+        return future
+
+    async def _enqueue_traced(
+        self, topic: str, message: Any, policy: CallPolicy, publish_start_time: float
+    ) -> asyncio.Future[str]:
+        tracing = MessageTracing(message, topic)
+        body: bytes = message.SerializeToString()
+        tracing.wait_for_credit()
+        try:
+            if self._flow_control.counts:
+                await self._flow_control.borrow(len(body))
+        except BaseException as error:
+            tracing.refused_credit(error)
+            raise
+        tracing.got_credit()
+        try:
+            future = self._add(topic, body, policy, publish_start_time, tracing)
+        except BaseException as error:
+            tracing.refused(error)
+            raise
+        tracing.batched()
+        return future
+
+    def _add(
+        self,
+        topic: str,
+        body: bytes,
+        policy: CallPolicy,
+        publish_start_time: float,
+        tracing: MessageTracing | None,
+    ) -> asyncio.Future[str]:
+        try:
+            self._check_usable()  # again: it may have been closed while flow control held this task
+            return self._batcher.add(topic, body, policy, publish_start_time, tracing)
+        except BaseException:
+            if self._flow_control.counts:
+                self._flow_control.give_back(len(body))
+            raise
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send what was accepted and wait until all of it is decided, whether stored or failed.
+
+        Args:
+            timeout: Seconds to wait at most; ``None`` waits as long as it takes, which the
+                retry timeout bounds.
+
+        Raises:
+            concurrent.futures.TimeoutError: If messages are undecided after ``timeout``; they are
+                still under way.
+            RuntimeError: If it is used in another event loop.
+        """
+        self._check_loop()
+        self._batcher.commit_all()
+        accepted, undecided = await self._batcher.wait(timeout)
+        if undecided:
+            raise concurrent.futures.TimeoutError(
+                f"{undecided} of {accepted} messages are not decided after {timeout:g} s"
+            )
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Accept no more, flush, and close the channel. Closing again does nothing.
+
+        Args:
+            timeout: Seconds to wait at most for what was accepted; ``None`` waits as long as it
+                takes, which the retry timeout bounds.
+
+        Raises:
+            concurrent.futures.TimeoutError: If messages were undecided after ``timeout``. Their
+                requests are cancelled then and their awaitables fail with ``RuntimeError``.
+            RuntimeError: If it is used in another event loop.
+        """
+        self._check_loop()
+        if self._closed:
+            return
+        self._closed = self._stopped = True
+        try:
+            await self.flush(timeout)
+        finally:
+            self._driver.abandon(
+                RuntimeError("the publisher was closed before the message was stored")
+            )
+            await self.transport.close()
+
+    async def __aenter__(self) -> AsyncHedgedPublisher:
+        """Return the publisher."""
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Flush, then close."""
+        await self.close()
+
+    def _check_usable(self) -> None:
+        self._check_loop()
+        if self._stopped:
+            raise RuntimeError("Cannot publish on a closed publisher.")
+
+    def _check_loop(self) -> None:
+        if _running_loop("be used") is not self._loop:
+            raise RuntimeError(
+                "this AsyncHedgedPublisher belongs to another event loop: make one for each loop"
+            )
+
+
+def _running_loop(what: str) -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            f"an AsyncHedgedPublisher must {what} in a running event loop: call it from a coroutine"
+        ) from None
