@@ -17,7 +17,8 @@ from hedged_pubsub._sync.workers import Workers
 
 from .conftest import wait_until
 
-_SLACK = 0.08
+_SLACK = 0.5
+"""Seconds that a busy machine may add."""
 
 
 def clock() -> float:

@@ -9,7 +9,8 @@ import pytest
 
 from hedged_pubsub.__main__ import main
 from hedged_pubsub._version import __version__
-from hedged_pubsub.cli.arguments import DemoOptions, ServeOptions, UsageError, parse
+from hedged_pubsub.cli.arguments import DemoOptions, ServeOptions, parse
+from hedged_pubsub.cli.values import UsageError
 from hedged_pubsub.settings import HedgingSettings
 
 DEMO_DEFAULTS = DemoOptions(
