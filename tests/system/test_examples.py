@@ -16,6 +16,8 @@ OUTPUT = {
     "flush_at_exit.py": "1000 of 1000 messages are stored",
     "own_tests.py": "3 passed",
     "publish.py": "1 hedges sent, 1 of them won",
+    "retry_model_armor.py": "the prompt was looked at: MATCH_FOUND",
+    "retry_publisher.py": "30 orders published, 1 thanks to a hedge",
 }
 
 

@@ -23,7 +23,7 @@ from .conftest import MakePublisher, wait_until
 TOGETHER = BatchSettings(max_messages=1000, max_latency=0.02)
 """What is published in one go is one request."""
 
-_PROMPTLY = 0.3
+_PROMPTLY = 0.7
 """Seconds; what is held up by a callback of these tests takes more than a second."""
 
 
@@ -69,7 +69,7 @@ def test_the_end_of_patience(
     server: PubSubServer, topic: str, make_publisher: MakePublisher
 ) -> None:
     """A result that is not there in time is a timeout, and there later; ``cancel`` is refused."""
-    server.set_script(FaultScript(latency=Fixed(0.3)))
+    server.set_script(FaultScript(latency=Fixed(1)))
     publisher = make_publisher(tokens=0)
     future = publisher.publish(topic, b"data")
     called = time.monotonic()
@@ -77,7 +77,7 @@ def test_the_end_of_patience(
         future.result(timeout=0.05)
     with pytest.raises(concurrent.futures.TimeoutError):
         future.exception(timeout=0.05)
-    assert 0.1 <= time.monotonic() - called < 0.25
+    assert 0.1 <= time.monotonic() - called < 0.8
     assert future.cancel() is False
     assert future.cancelled() is False
     assert future.running()
@@ -147,7 +147,7 @@ Harm = Callable[[HedgedPublisher, str], object]
 
 _HARMS: dict[str, Harm] = {
     "raises": lambda _publisher, _topic: 1 / 0,
-    "sleeps": lambda _publisher, _topic: time.sleep(1.2),
+    "sleeps": lambda _publisher, _topic: time.sleep(1.5),
     "publishes and waits": lambda publisher, topic: publisher.publish(topic, b"more").result(5),
     "flushes": lambda publisher, _topic: publisher.flush(timeout=5),
     "stops": lambda publisher, _topic: publisher.stop(),
@@ -218,7 +218,7 @@ def test_a_hundred_callbacks_that_sleep(
 
     def sleep(_: Any) -> None:
         called.append(time.monotonic())
-        time.sleep(1.2)
+        time.sleep(1.5)
 
     futures = [publisher.publish(topic, b"data") for _ in range(100)]
     for future in futures:
@@ -226,13 +226,14 @@ def test_a_hundred_callbacks_that_sleep(
     concurrent.futures.wait(futures, timeout=5)
     done = time.monotonic()
     wait_until(lambda: len(called) == 100)
-    assert max(called) - done < 0.6
+    assert max(called) - done < 1
 
 
 def test_what_a_callback_sets_in_its_context_stays_there(
-    topic: str, make_publisher: MakePublisher
+    server: PubSubServer, topic: str, make_publisher: MakePublisher
 ) -> None:
     """A context variable that one callback sets is not seen by another on the same thread."""
+    server.set_script(FaultScript(latency=Fixed(0.1)))  # until the callbacks are added
     publisher = make_publisher(tokens=0)
     variable = contextvars.ContextVar("variable", default="unset")
     seen: list[str] = []

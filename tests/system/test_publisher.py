@@ -391,25 +391,3 @@ def test_the_stats_agree_with_the_server(
     assert stats.hedges_won == stats.hedges_sent == stats.attempts_cancelled
     assert stats.attempts_cancelled == sum(a.outcome == "cancelled" for a in attempts)
     assert stats.batches - before.batches == 10
-
-
-def test_tracing_goes_on(server: PubSubServer, topic: str) -> None:
-    """With OpenTelemetry on, each message has its create span and the batch its RPC span."""
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    options = pubsub_v1.types.PublisherOptions(enable_open_telemetry_tracing=True)
-    with HedgedPublisher(ONE_MESSAGE, options, hedging_settings=FAST) as publisher:
-        publisher.publish(topic, b"data").result(timeout=5)
-        publisher.publish(server.topic_path("missing"), b"data").exception(timeout=5)
-    names = sorted(span.name for span in exporter.get_finished_spans())
-    assert names.count("orders create") == 1
-    assert names.count("orders publish") == 1
-    assert names.count("missing create") == 1
-    assert names.count("missing publish") == 1

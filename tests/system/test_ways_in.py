@@ -195,12 +195,12 @@ def test_an_interceptor_that_waits_does_not_hold_up_publish(
 ) -> None:
     """``publish()`` returns at once, and the hedge rescues what the interceptor waits for."""
     publisher = make_publisher(tokens=1, transport=waiting)
-    server.set_script(FaultScript(faults=[Stall(1, attempts=[0])]))
+    server.set_script(FaultScript(faults=[Stall(2, attempts=[0])]))
     called = time.monotonic()
     future = publisher.publish(topic, b"data")
-    assert time.monotonic() - called < 0.08
-    future.result(timeout=5)
     assert time.monotonic() - called < 0.5
+    future.result(timeout=5)
+    assert time.monotonic() - called < 1
 
 
 @_WAITS
@@ -212,11 +212,11 @@ def test_an_interceptor_that_waits_does_not_hold_up_other_topics(
     publisher = make_publisher(
         tokens=0, transport=waiting, batch_settings=BatchSettings(max_latency=0.05)
     )
-    server.set_script(FaultScript(faults=[Stall(1, topic=topic)]))
+    server.set_script(FaultScript(faults=[Stall(2, topic=topic)]))
     called = time.monotonic()
     publisher.publish(topic, b"data")
     publisher.publish(other, b"data").result(timeout=5)
-    assert time.monotonic() - called < 0.5
+    assert time.monotonic() - called < 1
 
 
 @BOTH
@@ -312,14 +312,23 @@ def test_open_telemetry_enabled(publisher_class: PublisherClass, enabled: bool) 
         assert publisher.open_telemetry_enabled is enabled
 
 
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("operation", [pickle.dumps, copy.deepcopy])
+def test_pickling_and_deep_copying(operation: Callable[[object], object]) -> None:
+    """Neither is possible, and the error is of the type that it is officially."""
+    errors: list[Exception] = []
+    for publisher_class in (pubsub_v1.PublisherClient, HedgedPublisher):
+        with publisher_class() as publisher:
+            with pytest.raises((TypeError, ValueError)) as caught:
+                operation(publisher)
+            errors.append(caught.value)
+    assert type(errors[0]) is type(errors[1])
+
+
 @BOTH
-def test_pickling_and_copying(topic: str, publisher_class: PublisherClass) -> None:
-    """It cannot be pickled or copied deeply; a shallow copy publishes through the same channel."""
+def test_copying(topic: str, publisher_class: PublisherClass) -> None:
+    """A shallow copy publishes through the same channel."""
     with publisher_class(ONE_MESSAGE) as publisher:
-        with pytest.raises(TypeError):
-            pickle.dumps(publisher)
-        with pytest.raises(TypeError):
-            copy.deepcopy(publisher)
         assert copy.copy(publisher).publish(topic, b"data").result(timeout=5)
 
 

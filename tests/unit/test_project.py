@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 import hedged_pubsub
+import hedged_pubsub.retry
 import hedged_pubsub.testing
 from hedged_pubsub import settings
 
@@ -99,14 +100,18 @@ def test_the_package_itself_does_not_import_its_tools() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [hedged_pubsub, hedged_pubsub.testing], ids=lambda module: module.__name__
+    "module",
+    [hedged_pubsub, hedged_pubsub.retry, hedged_pubsub.testing],
+    ids=lambda module: module.__name__,
 )
 def test_public_names_are_sorted_documented_and_there(module: ModuleType) -> None:
-    """``__all__`` is sorted, every name in it exists, and the API reference has the same names."""
+    """``__all__`` is sorted, every name in it exists, and the API reference has the same."""
     public = list(module.__all__)
     api = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     documented = re.findall(
-        rf"auto(?:class|exception):: {re.escape(module.__name__)}\.(\w+)$", api, re.MULTILINE
+        rf"auto(?:class|exception|function):: {re.escape(module.__name__)}\.(\w+)$",
+        api,
+        re.MULTILINE,
     )
 
     assert public == sorted(public)
@@ -121,7 +126,7 @@ def test_documented_settings_are_those_of_the_code(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     rows = {
         row[0]: [float(number) for number in re.findall(r"[\d.]+", f"{row[1]} {row[2]}")]
-        for row in re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|", text, re.MULTILINE)
+        for row in re.findall(r"^\| `(\w+)` \| (\d[^|]*) \| (\d[^|]*) \|", text, re.MULTILINE)
     }
     defaults = settings.HedgingSettings()
 

@@ -18,9 +18,9 @@ _UNAVAILABLE = exceptions.ServiceUnavailable("down")
 _DENIED = exceptions.PermissionDenied("no")
 
 
-def policy(strategy: object) -> CallPolicy:
+def policy(strategy: object, *, asynchronous: bool = False) -> CallPolicy:
     """Make the policy of a publisher with this strategy."""
-    return CallPolicy(strategy, 60.0, is_transient=lambda _: False)
+    return CallPolicy(strategy, 60.0, is_transient=lambda _: False, asynchronous=asynchronous)
 
 
 class PolicyBatch(FakeBatch):
@@ -128,7 +128,22 @@ def test_a_hedge_delay_past_the_deadline_is_refused() -> None:
         )
 
 
-def test_the_asynchronous_strategy_is_refused() -> None:
-    """This publisher is not asynchronous; the error says what it takes."""
+@pytest.mark.parametrize(
+    "strategy_class", [TruncatedExponentialBackoff, AsyncTruncatedExponentialBackoff]
+)
+def test_the_asynchronous_publisher_takes_either(
+    strategy_class: type[TruncatedExponentialBackoff] | type[AsyncTruncatedExponentialBackoff],
+) -> None:
+    """It follows the formula too."""
+    state = policy(strategy_class(maximum_backoff=3.5), asynchronous=True).start_call()
+    first, second, third = [state.judge(_UNAVAILABLE).backoff for _ in range(3)]
+    assert first is not None
+    assert second is not None
+    assert 1 <= first <= 2 <= second <= 3
+    assert third == 3.5
+
+
+def test_the_asynchronous_strategy_is_for_the_asynchronous_publisher() -> None:
+    """The other publisher refuses it, and says what it takes."""
     with pytest.raises(TypeError, match=r"retry must be a google\.api_core\.retry\.Retry"):
         policy(AsyncTruncatedExponentialBackoff())

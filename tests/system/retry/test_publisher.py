@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from itertools import pairwise
 
@@ -9,8 +10,8 @@ import pytest
 from google.api_core import exceptions, gapic_v1
 from google.cloud import pubsub_v1
 
-from hedged_pubsub import HedgedPublisher, HedgingSettings
-from hedged_pubsub.retry import TruncatedExponentialBackoff
+from hedged_pubsub import AsyncHedgedPublisher, HedgedPublisher, HedgingSettings
+from hedged_pubsub.retry import AsyncTruncatedExponentialBackoff, TruncatedExponentialBackoff
 from hedged_pubsub.testing import FaultScript, PubSubServer, Stall, Status
 from tests.system.conftest import FAST, MakePublisher
 
@@ -131,3 +132,26 @@ def test_the_constructor_looks_at_the_deadline(topic: str) -> None:
     with HedgedPublisher() as publisher:
         with pytest.raises(ValueError, match=r"hedge_delay \(1 s\) must be below .*\(0\.8 s\)"):
             publisher.publish(topic, b"data", retry=TruncatedExponentialBackoff(deadline=0.8))
+
+
+@pytest.mark.parametrize(
+    "strategy_class", [TruncatedExponentialBackoff, AsyncTruncatedExponentialBackoff]
+)
+def test_it_drives_the_asynchronous_publisher(
+    server: PubSubServer,
+    topic: str,
+    strategy_class: type[TruncatedExponentialBackoff] | type[AsyncTruncatedExponentialBackoff],
+) -> None:
+    """Either class does, and the waits are the strategy's."""
+    server.set_script(FaultScript(faults=[Status("UNAVAILABLE", times=2)]))
+
+    async def main() -> str:
+        async with AsyncHedgedPublisher(publisher_options=options(QUICK)) as publisher:
+            strategy = strategy_class(maximum_backoff=0.15)
+            return await publisher.publish(topic, b"data", retry=strategy)
+
+    assert asyncio.run(main())
+    attempts = server.attempts()
+    assert len(attempts) == 3
+    waits = [later.arrival - earlier.arrival for earlier, later in pairwise(attempts)]
+    assert all(0.15 <= wait <= 0.6 for wait in waits)

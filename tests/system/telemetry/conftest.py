@@ -1,0 +1,70 @@
+"""One tracer provider for all tests: OpenTelemetry takes one a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+
+class Recorder(SpanProcessor):
+    """Keeps the spans that have ended, and lets a test add a processor of its own."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self._kept = SimpleSpanProcessor(self._exporter)
+        self._added: SpanProcessor | None = None
+
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        """Return the spans that have ended, in order of their start."""
+        spans = self._exporter.get_finished_spans()
+        return tuple(sorted(spans, key=lambda span: span.start_time or 0))
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        """Return the spans of that name that have ended, in order of their start."""
+        return [span for span in self.spans() if span.name == name]
+
+    def clear(self) -> None:
+        """Forget all spans."""
+        self._exporter.clear()
+
+    @contextmanager
+    def also(self, processor: SpanProcessor) -> Iterator[None]:
+        """Let another processor see all spans, after they are kept."""
+        self._added = processor
+        try:
+            yield
+        finally:
+            self._added = None
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        if self._added is not None:
+            self._added.on_start(span, parent_context)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._kept.on_end(span)
+        if self._added is not None:
+            self._added.on_end(span)
+
+
+@pytest.fixture(scope="session")
+def _recorder() -> Recorder:
+    recorder = Recorder()
+    provider = TracerProvider()
+    provider.add_span_processor(recorder)
+    trace.set_tracer_provider(provider)
+    return recorder
+
+
+@pytest.fixture
+def recorder(_recorder: Recorder) -> Iterator[Recorder]:
+    """Keep the spans of one test."""
+    _recorder.clear()
+    yield _recorder
+    _recorder.clear()
