@@ -110,20 +110,24 @@ class Batch(BatchContents):
         else:
             self._workers.submit(self._end_spans_and_settle, None, error, ORIGINAL)
 
-    def send_and_wait(self, deadline: float, clock: Callable[[], float]) -> None:
+    def send_and_wait(self, deadline: float, clock: Callable[[], float]) -> bool:
         """Commit, send and decide the batch on this thread, without a hedge.
 
         Args:
             deadline: When to give up; monotonic seconds.
             clock: Tells them.
+
+        Returns:
+            Whether there was time enough: the batch is stored, or was refused for good.
         """
         try:
             self.commit()
             ids = self._call_until(deadline, clock)
         except Exception as error:  # noqa: BLE001 - R8: every accepted publish ends
-            self._settle(None, error)
-        else:
-            self._settle(ids, None)
+            self._end_spans_and_settle(None, error, ORIGINAL)
+            return not self.judge(error).transient
+        self._end_spans_and_settle(ids, None, ORIGINAL)
+        return True
 
     def _call_until(self, deadline: float, clock: Callable[[], float]) -> list[str]:
         while True:
@@ -152,12 +156,14 @@ class Batch(BatchContents):
         self, ids: list[str] | None, error: BaseException | None, attempt: int
     ) -> None:
         # Spans first, as officially. On a worker, because what exports them is a user's code.
-        if self._tracing is not None:
-            if ids is not None:
-                self._tracing.succeed(ids, attempt)
-            elif error is not None:
-                self._tracing.fail(error)
-        self._settle(ids, error)
+        try:
+            if self._tracing is not None:
+                if ids is not None:
+                    self._tracing.succeed(ids, attempt)
+                elif error is not None:
+                    self._tracing.fail(error)
+        finally:  # R8: not even a SystemExit in there keeps the publish from ending
+            self._settle(ids, error)
 
     def _settle(self, ids: list[str] | None, error: BaseException | None) -> None:
         self._owner.return_credit(self)

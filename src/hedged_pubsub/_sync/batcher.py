@@ -142,22 +142,26 @@ class Batcher:
             batches = self._take_open()
         self._send(batches)
 
-    def send_last(self, *, on_this_thread: bool, deadline: float) -> None:
+    def send_last(self, *, on_this_thread: bool, deadline: float) -> int:
         """Send what is open and take no more: the interpreter ends.
 
         Args:
             on_this_thread: Whether to send, and wait for the answer, without any other thread,
                 because none can be started any more.
             deadline: When to give up on that; monotonic seconds.
+
+        Returns:
+            How many messages were given up for lack of time.
         """
         with self._batch_lock:
             self._refusal = "Cannot publish while the interpreter shuts down."
             batches = self._take_open()
         if on_this_thread:
-            for batch in batches:
-                batch.send_and_wait(deadline, self._clock)
-        else:
-            self._send(batches)
+            return sum(
+                batch.count for batch in batches if not batch.send_and_wait(deadline, self._clock)
+            )
+        self._send(batches)
+        return 0
 
     def start_anew(self) -> None:
         """Start empty in a forked child: what is under way is the parent's to send."""

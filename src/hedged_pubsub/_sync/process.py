@@ -41,17 +41,18 @@ def send_before_exit() -> None:
     start = threads.CLOCK()
     batchers = list(_batchers.items())
     on_this_thread = not _can_start_threads()
-    for batcher, timeout in batchers:
+    given_up = [
         batcher.send_last(on_this_thread=on_this_thread, deadline=start + timeout)
-    for batcher, timeout in batchers:
-        accepted = batcher.undecided()
+        for batcher, timeout in batchers
+    ]
+    for (batcher, timeout), lost in zip(batchers, given_up, strict=True):
         time_left = max(0.0, start + timeout - threads.CLOCK())
-        _, undecided = concurrent.futures.wait(accepted, time_left)
-        if undecided:
+        _, undecided = concurrent.futures.wait(batcher.undecided(), time_left)
+        if lost or undecided:
             _LOGGER.warning(
                 "%d messages were not stored when the interpreter ended, %g s after the last "
                 "chance to publish: call flush() or close() before, or raise exit_timeout",
-                len(undecided),
+                lost + len(undecided),
                 timeout,
             )
     if batchers:
