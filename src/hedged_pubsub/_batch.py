@@ -203,7 +203,16 @@ def make_message(data: bytes, attributes: dict[str, Any]) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def topic_field(topic: str) -> bytes:
-    """Serialize a request that has a topic and no message yet."""
+    """Serialize a request that has a topic and no message yet.
+
+    Raises:
+        TypeError: If the topic is no text.
+    """
+    if not isinstance(topic, str):
+        raise TypeError(
+            'topic must be the full name of a topic, such as "projects/shop/topics/orders"; '
+            f"got {topic!r}"
+        )
     encoded = topic.encode()
     return _TOPIC_TAG + varint(len(encoded)) + encoded if encoded else b""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,8 +16,10 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 from google.api_core import gapic_v1
-from google.api_core.retry import AsyncRetry, Retry, exponential_sleep_generator
+from google.api_core.retry import Retry, exponential_sleep_generator
+from google.api_core.retry_async import AsyncRetry
 from google.api_core.timeout import ConstantTimeout, TimeToDeadlineTimeout
+from google.cloud.pubsub_v1.publisher.exceptions import FlowControlLimitError
 from google.cloud.pubsub_v1.publisher.flow_controller import FlowController
 from google.cloud.pubsub_v1.types import LimitExceededBehavior
 from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
@@ -135,7 +138,26 @@ class FlowControl:
             google.cloud.pubsub_v1.publisher.exceptions.FlowControlLimitError: If the message would
                 exceed the limits, and the options say not to wait, or it alone exceeds them.
         """
-        self._controller.add(_Sized(size))
+        try:
+            self._controller.add(_Sized(size))
+        except FlowControlLimitError:
+            raise
+        except BaseException:  # a KeyboardInterrupt while it waited
+            self._stop_waiting()
+            raise
+
+    def _stop_waiting(self) -> None:
+        """Take this thread out of the queue: what is reserved for it would be lost."""
+        controller = self._controller
+        with controller._operational_lock:
+            reservation = controller._waiting.pop(threading.current_thread(), None)
+            if reservation is None:
+                return
+            controller._reserved_bytes -= reservation.bytes_reserved
+            controller._reserved_slots -= reservation.has_slot
+            controller._distribute_available_capacity()
+            if controller._ready_to_unblock():
+                controller._has_capacity.notify_all()
 
     def give_back(self, size: int) -> None:
         """Return the credit of one message."""

@@ -32,13 +32,17 @@ def check_hedging_settings(settings: object) -> None:
         )
 
 
-def refuse_ordering(options: pubsub_v1.types.PublisherOptions, remedy: str) -> None:
-    """Refuse ordering.
+def refuse_ordering(options: object, remedy: str) -> None:
+    """Refuse ordering; options of another type are the official constructor's to refuse.
+
+    Args:
+        options: ``PublisherOptions``, or an empty sequence.
+        remedy: What to do instead.
 
     Raises:
         ValueError: If it is enabled.
     """
-    if options.enable_message_ordering:
+    if getattr(options, "enable_message_ordering", False):
         raise ValueError(
             "enable_message_ordering=True and hedging exclude each other, because a hedge can "
             f"overtake: {remedy}"

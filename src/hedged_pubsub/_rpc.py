@@ -29,6 +29,7 @@ class PublishMethod:
         with_telemetry: Whether attempts carry the telemetry header.
 
     Attributes:
+        is_plain: Whether no interceptor sits on the channel, so that no code of a user runs.
         multicallable: gRPC's.
     """
 
@@ -36,9 +37,9 @@ class PublishMethod:
         self._transport = transport
         self._with_telemetry = with_telemetry
         channel: Any = cast("Any", transport).grpc_channel
-        self._is_plain = is_plain_channel(channel)
+        self.is_plain = is_plain_channel(channel)
         self.multicallable: Any
-        if self._is_plain:
+        if self.is_plain:
             self.multicallable = channel.unary_unary(
                 _METHOD, response_deserializer=gapic_types.PublishResponse.pb().FromString
             )
@@ -52,7 +53,7 @@ class PublishMethod:
 
     def prepare(self, serialized: bytes) -> Any:
         """Return a request as the channel takes it; all attempts share it."""
-        if self._is_plain:
+        if self.is_plain:
             return serialized
         return gapic_types.PublishRequest.deserialize(serialized)
 
@@ -72,5 +73,6 @@ class PublishMethod:
         header = telemetry.encode(attempt, publish_start_time)
         return {
             **arguments,
-            "metadata": (*arguments["metadata"], (telemetry.HEADER, header)),
+            # A list of its own for each attempt: an interceptor may add to it, as officially.
+            "metadata": [*arguments["metadata"], (telemetry.HEADER, header)],
         }

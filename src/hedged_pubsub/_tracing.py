@@ -25,7 +25,7 @@ _LOGGER = logging.getLogger(__name__)
 class MessageTracing:
     """The spans of one message until it is in a batch.
 
-    After an error the rest of its spans are left out, since each needs the one before.
+    After an error the spans that would follow are left out: each needs what failed.
 
     Args:
         message: The raw message; the trace context is injected into its attributes.
@@ -55,7 +55,7 @@ class MessageTracing:
     def refused_credit(self, error: BaseException) -> None:
         """Flow control refused the message."""
         self._run("end_publisher_flow_control_span", error)
-        self._run("end_create_span", error)
+        self._end_create_span(error)
 
     def batched(self) -> None:
         """The message is in a batch, which takes over from here."""
@@ -64,6 +64,10 @@ class MessageTracing:
     def refused(self, error: BaseException) -> None:
         """No batch takes the message."""
         self._run("end_publisher_batching_span", error)
+        self._end_create_span(error)
+
+    def _end_create_span(self, error: BaseException) -> None:
+        self._failed = self._wrapper.create_span is None
         self._run("end_create_span", error)
 
     def _run(self, method: str, *args: object) -> None:

@@ -12,7 +12,8 @@ from types import NoneType
 from typing import Any, Final, cast
 
 from google.api_core import exceptions, gapic_v1
-from google.api_core.retry import AsyncRetry, Retry
+from google.api_core.retry import Retry
+from google.api_core.retry_async import AsyncRetry
 from google.api_core.timeout import ConstantTimeout, TimeToDeadlineTimeout
 from google.cloud.pubsub_v1.publisher.exceptions import PublishError
 

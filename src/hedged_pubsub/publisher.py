@@ -71,10 +71,7 @@ class HedgedPublisher(pubsub_v1.PublisherClient):  # type: ignore[misc]
         if is_switched_off():
             hedging_settings = None
         if hedging_settings is not None:
-            refuse_ordering(
-                pubsub_v1.types.PublisherOptions(*publisher_options),
-                "disable ordering, or pass hedging_settings=None",
-            )
+            refuse_ordering(publisher_options, "disable ordering, or pass hedging_settings=None")
             refuse_transport(kwargs.get("transport"), PublisherGrpcTransport, _GRPC_OR_OFF)
         super().__init__(batch_settings, publisher_options, **kwargs)
         self._hedging_settings = hedging_settings

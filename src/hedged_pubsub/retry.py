@@ -117,8 +117,7 @@ class _TruncatedExponentialBackoff:
         def backoff(error: Exception) -> float:
             nonlocal exponential
             wait = min(exponential + random.random(), self._maximum)  # noqa: S311 - no secret
-            # Beyond the maximum it does not matter, and 2**1024 would be no float any more.
-            exponential = min(exponential * _MULTIPLIER, self._maximum)
+            exponential *= _MULTIPLIER  # infinite in the end, which the maximum takes care of
             return max(wait, requested_wait(error))
 
         return backoff

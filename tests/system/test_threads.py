@@ -53,6 +53,16 @@ def test_a_nearer_wakeup_wakes_the_thread() -> None:
     assert called.wait(0.05 + _SLACK)
 
 
+def test_a_wakeup_in_the_far_future_does_no_harm() -> None:
+    """A wait longer than a thread can wait at once does not end the scheduler."""
+    scheduler = Scheduler(clock)
+    scheduler.call_at(1e300, lambda: None)
+    time.sleep(0.05)  # until the thread sleeps
+    called = threading.Event()
+    scheduler.call_at(clock() + 0.01, called.set)
+    assert called.wait(1)
+
+
 def test_a_cancelled_wakeup_lets_go_at_once() -> None:
     """A cancelled wake-up is not called, and does not keep alive what it was to call."""
 

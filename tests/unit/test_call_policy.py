@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions, gapic_v1
-from google.api_core.retry import AsyncRetry, Retry, if_exception_type
+from google.api_core.retry import Retry, if_exception_type
+from google.api_core.retry_async import AsyncRetry
 from google.api_core.timeout import ConstantTimeout, ExponentialTimeout, TimeToDeadlineTimeout
 from google.cloud.pubsub_v1.publisher.exceptions import PublishError
 

@@ -108,5 +108,6 @@ class Scheduler:
                 if due:
                     return due
                 self._sleeping_until = heap[0][0] if heap else math.inf
-                self._changed.wait(heap[0][0] - now if heap else None)
+                # A wait that threads cannot do is done in parts.
+                self._changed.wait(min(heap[0][0] - now, threading.TIMEOUT_MAX) if heap else None)
                 self._sleeping_until = -math.inf
