@@ -177,11 +177,6 @@ class WaitForAnswer(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         return call
 
 
-_WAITS = pytest.mark.xfail(
-    strict=True, reason="the thread that completes a batch starts its original itself"
-)
-
-
 @pytest.fixture
 def waiting(server: PubSubServer) -> PublisherGrpcTransport:
     """Make a transport whose interceptor waits for every answer."""
@@ -189,7 +184,6 @@ def waiting(server: PubSubServer) -> PublisherGrpcTransport:
     return PublisherGrpcTransport(channel=channel)
 
 
-@_WAITS
 def test_an_interceptor_that_waits_does_not_hold_up_publish(
     server: PubSubServer, topic: str, waiting: PublisherGrpcTransport, make_publisher: MakePublisher
 ) -> None:
@@ -203,7 +197,6 @@ def test_an_interceptor_that_waits_does_not_hold_up_publish(
     assert time.monotonic() - called < 1
 
 
-@_WAITS
 def test_an_interceptor_that_waits_does_not_hold_up_other_topics(
     server: PubSubServer, topic: str, waiting: PublisherGrpcTransport, make_publisher: MakePublisher
 ) -> None:

@@ -6,6 +6,7 @@ These run at the lowest and the newest supported releases.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,6 +135,31 @@ def test_flow_control_refuses_what_would_wait_for_ever() -> None:
     """A message above the limit by itself is refused, even where the others wait."""
     with pytest.raises(FlowControlLimitError, match="block forever"):
         flow_control(LimitExceededBehavior.BLOCK).borrow(101)
+
+
+def test_who_stops_waiting_for_credit_leaves_no_reservation() -> None:
+    """The official controller's queue is as this package expects, and can be left."""
+    control = flow_control(LimitExceededBehavior.BLOCK)
+    control.borrow(10)
+    control.borrow(10)
+    controller = control._controller
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt() -> None:
+        control.give_back(10)  # which reserves a slot for the one that waits
+        raise Interrupted
+
+    controller._has_capacity.wait = lambda: interrupt()
+    controller._operational_lock = threading.RLock()  # the interruption comes on this very thread
+    controller._has_capacity._lock = controller._operational_lock
+    controller._has_capacity.notify_all = lambda: None
+    with pytest.raises(Interrupted):
+        control.borrow(10)
+    assert not controller._waiting
+    assert (controller._reserved_slots, controller._reserved_bytes) == (0, 0)
+    assert controller._message_count == 1
 
 
 def test_flow_control_that_is_ignored_does_not_count() -> None:

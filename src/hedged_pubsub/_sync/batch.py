@@ -70,6 +70,11 @@ class Batch(BatchContents):
         self.futures.append(future)
         return future
 
+    @property
+    def runs_users_code(self) -> bool:
+        """Whether sending it may run a user's code: an interceptor, or a span processor."""
+        return self._tracing is not None or not self._rpc.is_plain
+
     def commit(self) -> None:
         """Get ready to be sent. The batch is not open any more; no lock is held."""
         self._request = self._rpc.prepare(self.serialize())

@@ -192,16 +192,27 @@ class Batcher:
 
     def _send(self, batches: list[Batch]) -> None:
         for number, batch in enumerate(batches, 1):
+            if batch.runs_users_code:
+                # It may block. So neither ``publish()`` nor another batch waits for it, as in the
+                # official client, where each batch has a thread.
+                self._workers.submit(self._send_one, batch)
+                continue
             try:
-                batch.commit()
-                self._driver.submit(batch)
-            except BaseException as error:
-                # R8: every accepted publish ends. A second outcome, after one of the driver's,
-                # finds nothing left to resolve.
-                batch.fail(Fail(error))
-                if not isinstance(error, Exception):
-                    self._workers.submit(self._send, batches[number:])
-                    raise
+                self._send_one(batch)
+            except BaseException:
+                self._workers.submit(self._send, batches[number:])
+                raise
+
+    def _send_one(self, batch: Batch) -> None:
+        try:
+            batch.commit()
+            self._driver.submit(batch)
+        except BaseException as error:
+            # R8: every accepted publish ends. A second outcome, after one of the driver's,
+            # finds nothing left to resolve.
+            batch.fail(Fail(error))
+            if not isinstance(error, Exception):
+                raise
 
     # --- What a batch tells its owner.
 

@@ -26,6 +26,11 @@ class PublishRpc:
     def __init__(self, transport: PublisherGrpcTransport) -> None:
         self._publish = PublishMethod(transport)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether no interceptor sits on the channel."""
+        return self._publish.is_plain
+
     def prepare(self, serialized: bytes) -> Any:
         """Return a request as the channel takes it; all attempts share it."""
         return self._publish.prepare(serialized)

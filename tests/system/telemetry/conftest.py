@@ -56,9 +56,11 @@ class Recorder(SpanProcessor):
 @pytest.fixture(scope="session")
 def _recorder() -> Recorder:
     recorder = Recorder()
-    provider = TracerProvider()
+    provider = trace.get_tracer_provider()
+    if not isinstance(provider, TracerProvider):  # else another test of this process has set it
+        provider = TracerProvider()
+        trace.set_tracer_provider(provider)
     provider.add_span_processor(recorder)
-    trace.set_tracer_provider(provider)
     return recorder
 
 
