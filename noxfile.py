@@ -10,7 +10,7 @@ import nox
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 PYTHONS = nox.project.python_versions(PROJECT)
-SOURCES = ("src", "tests", "examples", "docs", "noxfile.py")
+SOURCES = ("src", "tests", "benchmarks", "examples", "docs", "noxfile.py")
 # The distribution with all that its tests reach: the command needs the extras.
 DISTRIBUTION = ".[cli,plot]"
 
@@ -119,3 +119,10 @@ def official(session: nox.Session) -> None:
     """Run the official client's own tests, fetched from its source distribution, against ours."""
     install(session, "test", DISTRIBUTION, "flaky")  # which those tests import
     session.run("pytest", "tests/official", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure beside the official client, into docs/benchmarks.md; needs ten quiet minutes."""
+    session.install("-q", DISTRIBUTION)
+    session.run("hedged-pubsub", "bench", *(session.posargs or ("--report", "docs/benchmarks.md")))

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from hedged_pubsub.cli.arguments import DemoOptions, UsageError, parse
+from hedged_pubsub.cli.arguments import BenchOptions, DemoOptions, parse
+from hedged_pubsub.cli.values import UsageError
 
 _EXIT_FAILED = 1
 _EXIT_USAGE = 2
@@ -29,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse(argv)
         # Each command is imported only when it runs: what one needs may not be installed.
-        if isinstance(options, DemoOptions):
-            return _demo(options)
+        if isinstance(options, (BenchOptions, DemoOptions)):
+            return _measure(options)
         from hedged_pubsub.cli.serve import run_serve
 
         return run_serve(options)
@@ -42,16 +43,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _EXIT_INTERRUPTED
 
 
-def _demo(options: DemoOptions) -> int:
+def _measure(options: BenchOptions | DemoOptions) -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt_once)
-    from hedged_pubsub.cli.demo import run_demo
     from hedged_pubsub.cli.open_loop import MeasurementError
 
+    name = "bench" if isinstance(options, BenchOptions) else "demo"
     try:
+        if isinstance(options, BenchOptions):
+            from hedged_pubsub.cli.bench.run import run_bench
+
+            return run_bench(options)
+        from hedged_pubsub.cli.demo import run_demo
+
         return run_demo(options)
     except MeasurementError as error:
-        print(f"hedged-pubsub demo: error: {error}", file=sys.stderr)
+        print(f"hedged-pubsub {name}: error: {error}", file=sys.stderr)
         return _EXIT_FAILED
 
 

@@ -32,7 +32,7 @@ class Batch(BatchContents):
         owner: Told about its end.
 
     Attributes:
-        futures: Those of the messages.
+        futures: Those of the messages, until they are resolved.
     """
 
     __slots__ = ("_loop", "_method", "_owner", "_request", "futures")
@@ -95,17 +95,22 @@ class Batch(BatchContents):
             # A future is cancelled with the task that waits for it; its message is stored.
             if not future.done():
                 future.set_result(message_id)
+        self.futures.clear()
 
     def fail(self, failure: Fail) -> None:
         """Fail the futures with what the official client would raise."""
         error = self.error_of(failure)
+        if isinstance(error, StopIteration):  # of a user's predicate; no future takes it
+            stop, error = error, RuntimeError("the retry raised StopIteration")
+            error.__cause__ = stop
         if self._tracing is not None:
             self._tracing.fail(error)
         self._owner.settled(self)
-        for future in self.futures:
-            if future.done():
-                continue
-            if isinstance(error, asyncio.CancelledError):
-                future.cancel()
-            else:
-                future.set_exception(error)
+        undecided = [future for future in self.futures if not future.done()]
+        for future in undecided:
+            future.set_exception(error)
+        # asyncio reports an error that nobody asked for. Once a batch is enough: whoever has seen
+        # the error of its first message need not ask for the same of the others.
+        for future in undecided[1:]:
+            future.exception()
+        self.futures.clear()  # or the error's traceback, which leads here, would keep them alive

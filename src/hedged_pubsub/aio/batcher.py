@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import weakref
 
 from hedged_pubsub._batch import BatchLimits, check_size, message_prefix
 from hedged_pubsub._rpc import PublishMethod
@@ -13,6 +15,26 @@ from hedged_pubsub.aio.driver import Driver
 from hedged_pubsub.aio.flow_control import FlowControl
 from hedged_pubsub.call_policy import CallPolicy
 from hedged_pubsub.events import Fail
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class _Tally:
+    """How many messages are undecided; known when there is no batcher any more to ask."""
+
+    __slots__ = ("messages",)
+
+    def __init__(self) -> None:
+        self.messages = 0
+
+    def tell_of_loss(self) -> None:
+        """Log messages that nobody can send any more."""
+        if self.messages:
+            _LOGGER.warning(
+                "%d messages were not stored when their event loop ended: use 'async with "
+                "AsyncHedgedPublisher() as publisher', or await flush() or close() before",
+                self.messages,
+            )
 
 
 class Batcher:
@@ -44,6 +66,9 @@ class Batcher:
         self._undecided: set[Batch] = set()
         self._waiters: dict[Batch, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        # Called when the loop, whose timers hold this, is gone, or by the end of the interpreter.
+        self._tally = _Tally()
+        weakref.finalize(self, self._tally.tell_of_loss)
 
     def add(
         self,
@@ -78,6 +103,7 @@ class Batcher:
             self._undecided.add(batch)
         is_full = self._limits.is_full(batch, size)
         future = batch.add(prefix, body, publish_start_time)
+        self._tally.messages += 1
         if self._flow_control.counts:
             batch.credit.append(len(body))
         if tracing is not None:
@@ -127,6 +153,7 @@ class Batcher:
     def settled(self, batch: Batch) -> None:
         """Give back the credit of a decided batch, and stop counting it among the undecided."""
         self._undecided.discard(batch)
+        self._tally.messages -= batch.count
         waiter = self._waiters.pop(batch, None)
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

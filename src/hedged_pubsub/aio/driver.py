@@ -7,9 +7,14 @@ the commands are carried out before anything else runs.
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import dataclasses
 import logging
+from collections.abc import Coroutine
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+from google.api_core import exceptions
 
 from hedged_pubsub.engine import AttemptEngine
 from hedged_pubsub.events import (
@@ -46,7 +51,7 @@ class Batch(Protocol):
     def total_timeout(self) -> float:
         """Seconds after which nothing of the batch is sent any more; ``math.inf`` for no limit."""
 
-    async def send(self, attempt: int, timeout: float | None) -> object:
+    def send(self, attempt: int, timeout: float | None) -> Coroutine[Any, Any, object]:
         """Send the batch and return the answer, or raise what the official client would raise.
 
         A cancellation cancels the RPC.
@@ -67,16 +72,15 @@ class Batch(Protocol):
 
 
 class _Run:
-    """A batch on its way: its engine and, held strongly, a task for each attempt."""
+    """A batch on its way: its engine, and a task for each attempt in flight."""
 
-    __slots__ = ("batch", "engine", "sent", "tasks", "topic", "wakeup", "wakeup_at")
+    __slots__ = ("batch", "engine", "tasks", "topic", "wakeup", "wakeup_at")
 
     def __init__(self, batch: Batch, engine: AttemptEngine, topic: TopicState) -> None:
         self.batch = batch
         self.engine = engine
         self.topic = topic
-        self.tasks: dict[int, asyncio.Task[None]] = {}
-        self.sent: set[int] = set()
+        self.tasks: dict[int, asyncio.Task[object]] = {}
         self.wakeup: asyncio.TimerHandle | None = None
         self.wakeup_at: float | None = None
 
@@ -95,6 +99,8 @@ class Driver:
         self._loop = loop
         self._topics: dict[str, TopicState] = {}
         self._runs: set[_Run] = set()
+        # Held until they end, those of cancelled attempts too: the loop holds no task strongly.
+        self._tasks: set[asyncio.Task[object]] = set()
 
     def submit(self, batch: Batch) -> None:
         """Send a batch. ``succeed`` or ``fail`` of the batch follows, once."""
@@ -114,20 +120,42 @@ class Driver:
     def stats(self, topic: str | None = None) -> HedgingStats:
         """Return a snapshot of one topic, or of all."""
         if topic is None:
-            return snapshot(self._topics.values())
-        return snapshot([self._topics[topic]] if topic in self._topics else [])
+            stats = snapshot(self._topics.values())
+        else:
+            stats = snapshot([self._topics[topic]] if topic in self._topics else [])
+        # Without hedging nothing is bought for what successes earn.
+        return stats if self._hedge_delay is not None else dataclasses.replace(stats, tokens=0.0)
 
-    def abandon(self, error: BaseException) -> None:
-        """End every batch under way with ``error``."""
-        for run in tuple(self._runs):
+    def abandon(self, error: BaseException) -> int:
+        """End every batch under way with ``error``, and return how many those were."""
+        runs = tuple(self._runs)
+        for run in runs:
             self._feed(run, Abandoned(error))
+        return len(runs)
 
-    def _feed(self, run: _Run, event: Event, answer: object = None) -> None:
+    async def wait_for_tasks(self, timeout: float) -> None:
+        """Wait for attempts that were cancelled to end.
+
+        Args:
+            timeout: Seconds to wait at most.
+        """
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout)
+
+    def _wake(self, run: _Run, when: float) -> None:
+        # A loop may call early, by the resolution of its clock: uvloop's counts milliseconds.
+        self._feed(run, _WOKE, now=max(when, self._loop.time()))
+
+    def _feed(
+        self, run: _Run, event: Event, answer: object = None, *, now: float | None = None
+    ) -> None:
+        if now is None:
+            now = self._loop.time()
         try:
-            commands = self._tell(run, event)
+            commands = self._tell(run, event, now)
         except Exception as error:  # R8: a defect ends the batch, not the loop
             _LOGGER.exception("a batch cannot go on after %r", event)
-            commands = self._tell(run, Abandoned(error))
+            commands = self._tell(run, Abandoned(error), now)
         for command in commands:
             if isinstance(command, Start):
                 self._start(run, command)
@@ -138,10 +166,10 @@ class Driver:
             elif isinstance(command, Fail):
                 run.batch.fail(command)
 
-    def _tell(self, run: _Run, event: Event) -> list[Command]:
+    def _tell(self, run: _Run, event: Event, now: float) -> list[Command]:
         """Hand an event to the engine, and keep all that hangs on it in step."""
         engine = run.engine
-        commands = engine.handle(event, self._loop.time())
+        commands = engine.handle(event, now)
         run.topic.count(commands)
         next_wakeup = engine.next_wakeup
         if next_wakeup != run.wakeup_at:
@@ -151,7 +179,9 @@ class Driver:
             run.wakeup = (
                 None
                 if next_wakeup is None
-                else self._loop.call_at(next_wakeup, self._feed, run, _WOKE)
+                else self._loop.call_at(
+                    next_wakeup, self._wake, run, next_wakeup, context=contextvars.Context()
+                )
             )
         if engine.decided:
             self._runs.discard(run)
@@ -159,46 +189,51 @@ class Driver:
 
     def _start(self, run: _Run, command: Start) -> None:
         attempt = command.attempt
-        task = self._loop.create_task(self._attempt(run, command))
-        # With eager tasks it may have come to its end already.
-        if not task.done():
-            run.tasks[attempt] = task
-            task.add_done_callback(partial(self._forget, run, attempt))
-
-    def _forget(self, run: _Run, attempt: int, task: asyncio.Task[None]) -> None:
-        if run.tasks.get(attempt) is task:
-            del run.tasks[attempt]
-
-    async def _attempt(self, run: _Run, command: Start) -> None:
-        attempt = command.attempt
         run.topic.attempts += 1
         run.topic.hedges_sent += attempt != ORIGINAL
-        run.sent.add(attempt)
-        try:
-            answer = await run.batch.send(attempt, command.timeout)
-        except asyncio.CancelledError as cancelled:
-            # By us, and then the batch is decided and hears nothing (R7); or the event loop is
-            # being closed, and nobody will go on with the batch.
-            self._feed(run, Abandoned(cancelled))
-            raise
-        except Exception as error:  # noqa: BLE001 - R8
+        # In an empty context: who happens to publish the last message of a batch, within a span
+        # perhaps, has no part in the request.
+        task: asyncio.Task[object] = contextvars.Context().run(
+            self._loop.create_task, run.batch.send(attempt, command.timeout)
+        )
+        run.tasks[attempt] = task
+        self._tasks.add(task)
+        # Called by the loop, never from in here, though an eager task may have ended already.
+        task.add_done_callback(partial(self._ended, run, attempt), context=contextvars.Context())
+
+    def _cancel(self, run: _Run, attempt: int) -> None:
+        # One that has ended is gone, or there is nothing left to cancel, in the same turn.
+        task = run.tasks.pop(attempt, None)
+        if task is not None:
+            run.topic.attempts_cancelled += task.cancel()
+
+    def _ended(self, run: _Run, attempt: int, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if run.engine.decided:
+            return  # R7: a loser, most likely cancelled by us; no predicate shall see it
+        del run.tasks[attempt]
+        if task.cancelled():
+            # Not by us. To the user it is an error: a ``CancelledError`` would tell a task that
+            # awaits the message that itself was cancelled.
+            self._feed(run, Abandoned(_cancelled_by_others()))
+        elif error is not None:
             self._feed(run, self._failed(run, attempt, error))
         else:
-            self._feed(run, Succeeded(attempt), answer)
+            self._feed(run, Succeeded(attempt), task.result())
 
-    def _failed(self, run: _Run, attempt: int, error: Exception) -> Event:
+    def _failed(self, run: _Run, attempt: int, error: BaseException) -> Event:
         if attempt != ORIGINAL:
             return Failed(attempt, error)
-        if run.engine.decided:
-            return Failed(attempt, error)  # which is not heard, so that nobody need judge it
         try:
             return run.batch.judge(error)
         except Exception as defect:  # noqa: BLE001 - R8: the predicate or on_error raised
             return Abandoned(defect)
 
-    def _cancel(self, run: _Run, attempt: int) -> None:
-        task = run.tasks.pop(attempt, None)
-        if task is not None:
-            # A task that has not begun has sent nothing.
-            run.topic.attempts_cancelled += attempt in run.sent
-            task.cancel()
+
+def _cancelled_by_others() -> Exception:
+    error: Exception = exceptions.Cancelled(
+        "the publish request was cancelled in this process: its channel was closed, or all tasks "
+        "of the event loop were cancelled"
+    )
+    return error

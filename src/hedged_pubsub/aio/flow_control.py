@@ -20,7 +20,9 @@ class FlowControl:
     """
 
     def __init__(self, settings: PublishFlowControl) -> None:
-        self._settings = settings
+        self._message_limit: int = settings.message_limit
+        self._byte_limit: int = settings.byte_limit
+        self._refuses = settings.limit_exceeded_behavior == LimitExceededBehavior.ERROR
         self.counts = settings.limit_exceeded_behavior != LimitExceededBehavior.IGNORE
         self._messages = 0
         self._bytes = 0
@@ -39,12 +41,12 @@ class FlowControl:
         if not self._waiting and self._fits(size):
             self._take(size)
             return
-        if self._settings.limit_exceeded_behavior == LimitExceededBehavior.ERROR:
+        if self._refuses:
             raise FlowControlLimitError(
                 "Flow control limits would be exceeded - "
                 f"{self._load(self._messages + 1, self._bytes + size)}."
             )
-        if size > self._settings.byte_limit or self._settings.message_limit < 1:
+        if size > self._byte_limit or self._message_limit < 1:
             raise FlowControlLimitError(
                 "Total flow control limits too low for the message, would block forever - "
                 f"{self._load(1, size)}."
@@ -77,17 +79,11 @@ class FlowControl:
             granted.set_result(None)
 
     def _fits(self, size: int) -> bool:
-        return (
-            self._messages + 1 <= self._settings.message_limit
-            and self._bytes + size <= self._settings.byte_limit
-        )
+        return self._messages + 1 <= self._message_limit and self._bytes + size <= self._byte_limit
 
     def _take(self, size: int) -> None:
         self._messages += 1
         self._bytes += size
 
     def _load(self, messages: int, size: int) -> str:
-        return (
-            f"messages: {messages} / {self._settings.message_limit}, "
-            f"bytes: {size} / {self._settings.byte_limit}"
-        )
+        return f"messages: {messages} / {self._message_limit}, bytes: {size} / {self._byte_limit}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import os
 import time
 from collections.abc import Sequence
@@ -24,11 +23,11 @@ from hedged_pubsub._options import (
     refuse_ordering,
     refuse_transport,
 )
-from hedged_pubsub._rpc import PublishMethod
 from hedged_pubsub._tracing import MessageTracing
 from hedged_pubsub.aio.batcher import Batcher
 from hedged_pubsub.aio.driver import Driver
 from hedged_pubsub.aio.flow_control import FlowControl
+from hedged_pubsub.aio.rpc import AsyncPublishMethod
 from hedged_pubsub.call_policy import CallPolicies, CallPolicy
 from hedged_pubsub.settings import HedgingSettings
 from hedged_pubsub.stats import HedgingStats
@@ -36,11 +35,15 @@ from hedged_pubsub.stats import HedgingStats
 _DEFAULT: Final = gapic_v1.method.DEFAULT
 
 _MAX_TURN: Final = 0.001
-"""Seconds after which a task that publishes lets others run. Publishing waits for nothing as long
-as flow control has credit, so a loop that publishes would keep everything else from running."""
+"""Seconds of publishing after which others get their turn. Nothing is waited for as long as flow
+control has credit, so a task that publishes in a loop would keep all others from running."""
+
+_END_TIMEOUT: Final = 1.0
+"""Seconds that closing waits for requests that it has cancelled. They end within a few turns of the
+event loop, unless an interceptor of the user's holds them up."""
 
 
-class AsyncHedgedPublisher(PublisherAsyncClient):  # type: ignore[misc]
+class AsyncHedgedPublisher(PublisherAsyncClient):
     """The asyncio twin of ``HedgedPublisher``: batching, flow control and hedging on an event loop.
 
     The official ``PublisherAsyncClient`` sends one request for each call of ``publish``. This class
@@ -90,9 +93,8 @@ class AsyncHedgedPublisher(PublisherAsyncClient):  # type: ignore[misc]
                 kwargs["credentials"] = AnonymousCredentials()
         super().__init__(**kwargs)
         self._hedging_settings = hedging_settings
-        self._stopped = False
         self._closed = False
-        self._turn_ends = 0.0
+        self._turn_ends: float | None = None  # loop time; none yet in this turn of the loop
         transport = self.transport
         refuse_transport(transport, PublisherGrpcAsyncIOTransport, "'grpc_asyncio'")
         method_retry, method_timeout = publish_defaults(transport)
@@ -110,7 +112,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):  # type: ignore[misc]
         self._batcher = Batcher(
             limits=BatchLimits(pubsub_v1.types.BatchSettings(*batch_settings)),
             flow_control=self._flow_control,
-            method=PublishMethod(transport, with_telemetry=hedging_settings is not None),
+            method=AsyncPublishMethod(transport, with_telemetry=hedging_settings is not None),
             driver=self._driver,
             loop=self._loop,
         )
@@ -163,7 +165,8 @@ class AsyncHedgedPublisher(PublisherAsyncClient):  # type: ignore[misc]
         """
         return self._driver.stats(topic)
 
-    async def publish(
+    # Of a message, not of a request as in the base class.
+    async def publish(  # type: ignore[override]
         self,
         topic: str,
         data: bytes,
@@ -174,8 +177,8 @@ class AsyncHedgedPublisher(PublisherAsyncClient):  # type: ignore[misc]
     ) -> str:
         """Publish a message and wait until it is stored.
 
-        Cancelling the task that waits does not cancel the publish: the message may be under way
-        with others, and is sent all the same.
+        Cancelling the task that waits does not cancel the publish: the message is in a batch with
+        others, and is sent all the same. Only while it waits for flow control is it taken back.
 
         Args:
             topic: The full name of the topic.
@@ -216,10 +219,12 @@ class AsyncHedgedPublisher(PublisherAsyncClient):  # type: ignore[misc]
         """Accept a message and return an awaitable of its id, so that one task can publish many.
 
         This waits for flow control only. The arguments and errors are those of ``publish``, but
-        what the publish fails with is raised by the awaitable.
+        what the publish fails with is raised by the awaitable. If nobody asks for the result of
+        any message of a batch that fails, asyncio reports its error once.
 
         Returns:
-            An awaitable of the message id. Cancelling it does not cancel the publish.
+            An awaitable of the message id. Cancelling it does not cancel the publish, but loses
+            the result: wait with ``asyncio.shield`` where a timeout is to end the wait only.
         """
         publish_start_time = time.time()
         self._check_usable()
@@ -230,18 +235,20 @@ class AsyncHedgedPublisher(PublisherAsyncClient):  # type: ignore[misc]
             policy = self._policies.default
         else:
             policy = self._policies.get(retry, timeout)
-        if self._tracing:
-            future = await self._enqueue_traced(topic, message, policy, publish_start_time)
-        else:
-            body: bytes = message.SerializeToString()
-            if self._flow_control.counts:
-                await self._flow_control.borrow(len(body))
-            future = self._add(topic, body, policy, publish_start_time, None)
-        now = self._loop.time()
-        if now >= self._turn_ends:
-            await asyncio.sleep(0)
+        if self._turn_ends is None:
             self._turn_ends = self._loop.time() + _MAX_TURN
-        return future
+            self._loop.call_soon(self._begin_turn)
+        elif self._loop.time() >= self._turn_ends:
+            await asyncio.sleep(0)
+        if self._tracing:
+            return await self._enqueue_traced(topic, message, policy, publish_start_time)
+        body: bytes = message.SerializeToString()
+        if self._flow_control.counts:
+            await self._flow_control.borrow(len(body))
+        return self._add(topic, body, policy, publish_start_time, None)
+
+    def _begin_turn(self) -> None:
+        self._turn_ends = None
 
     async def _enqueue_traced(
         self, topic: str, message: Any, policy: CallPolicy, publish_start_time: float
@@ -288,34 +295,36 @@ class AsyncHedgedPublisher(PublisherAsyncClient):  # type: ignore[misc]
                 retry timeout bounds.
 
         Raises:
-            concurrent.futures.TimeoutError: If messages are undecided after ``timeout``; they are
-                still under way.
+            asyncio.TimeoutError: If messages are undecided after ``timeout``; they are still under
+                way.
             RuntimeError: If it is used in another event loop.
         """
         self._check_loop()
         self._batcher.commit_all()
         accepted, undecided = await self._batcher.wait(timeout)
         if undecided:
-            raise concurrent.futures.TimeoutError(
+            raise asyncio.TimeoutError(
                 f"{undecided} of {accepted} messages are not decided after {timeout:g} s"
             )
 
     async def close(self, timeout: float | None = None) -> None:
         """Accept no more, flush, and close the channel. Closing again does nothing.
 
+        Cancelling the task that closes ends the wait, as ``timeout`` does.
+
         Args:
             timeout: Seconds to wait at most for what was accepted; ``None`` waits as long as it
                 takes, which the retry timeout bounds.
 
         Raises:
-            concurrent.futures.TimeoutError: If messages were undecided after ``timeout``. Their
-                requests are cancelled then and their awaitables fail with ``RuntimeError``.
+            asyncio.TimeoutError: If messages were undecided after ``timeout``; it says how many.
+                Their requests are cancelled then and their awaitables fail with ``RuntimeError``.
             RuntimeError: If it is used in another event loop.
         """
         self._check_loop()
         if self._closed:
             return
-        self._closed = self._stopped = True
+        self._closed = True
         try:
             await self.flush(timeout)
         finally:
@@ -323,6 +332,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):  # type: ignore[misc]
                 RuntimeError("the publisher was closed before the message was stored")
             )
             await self.transport.close()
+            await self._driver.wait_for_tasks(_END_TIMEOUT)
 
     async def __aenter__(self) -> AsyncHedgedPublisher:
         """Return the publisher."""
@@ -334,12 +344,12 @@ class AsyncHedgedPublisher(PublisherAsyncClient):  # type: ignore[misc]
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Flush, then close."""
+        """Flush, then close, whatever the block ended with."""
         await self.close()
 
     def _check_usable(self) -> None:
         self._check_loop()
-        if self._stopped:
+        if self._closed:
             raise RuntimeError("Cannot publish on a closed publisher.")
 
     def _check_loop(self) -> None:

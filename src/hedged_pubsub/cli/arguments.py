@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import math
-import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
 from hedged_pubsub._version import __version__
+from hedged_pubsub.cli.bench.arguments import BenchOptions, add_bench, bench_options
+from hedged_pubsub.cli.values import (
+    PLOT_SUFFIXES,
+    UsageError,
+    number_from_zero,
+    plot_path,
+    positive_number,
+    whole_number,
+)
 from hedged_pubsub.settings import (
     MAX_HEDGE_DELAY,
     MAX_REFILL_RATIO,
@@ -31,7 +38,6 @@ MAX_RATE: Final = 5_000.0
 MAX_STALL: Final = 30.0
 MAX_LATENCY: Final = 10.0
 MAX_PORT: Final = 65_535
-PLOT_SUFFIXES: Final = (".pdf", ".png", ".svg")
 
 # Broken by hand, to the width of a small terminal: argparse would join the paragraphs.
 _DEMO_DESCRIPTION: Final = """\
@@ -57,10 +63,6 @@ and keeps all messages in memory until Ctrl-C or SIGTERM ends it.
 _STALL_HELP: Final = """\
 A stalled request stores its message at once and only answers late. That is
 the worst case for duplicates: a hedge then stores the message once more."""
-
-
-class UsageError(Exception):
-    """The command cannot start: bad arguments, or something it needs is missing (exit code 2)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +109,7 @@ class ServeOptions:
     seed: int
 
 
-def parse(argv: Sequence[str] | None = None) -> DemoOptions | ServeOptions:
+def parse(argv: Sequence[str] | None = None) -> DemoOptions | BenchOptions | ServeOptions:
     """Read the command line.
 
     Args:
@@ -118,7 +120,11 @@ def parse(argv: Sequence[str] | None = None) -> DemoOptions | ServeOptions:
         SystemExit: After ``--help`` or ``--version``, with code 0.
     """
     arguments = _parser().parse_args(argv)
-    return _serve_options(arguments) if arguments.command == "serve" else _demo_options(arguments)
+    if arguments.command == "serve":
+        return _serve_options(arguments)
+    if arguments.command == "bench":
+        return bench_options(arguments)
+    return _demo_options(arguments)
 
 
 def _demo_options(arguments: argparse.Namespace) -> DemoOptions:
@@ -177,6 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_demo(commands)
+    add_bench(commands)
     _add_serve(commands)
     return parser
 
@@ -192,14 +199,14 @@ def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
     load = demo.add_argument_group("load", "The same for both clients.")
     load.add_argument(
         "--publishes",
-        type=_whole_number(1, MAX_PUBLISHES),
+        type=whole_number(1, MAX_PUBLISHES),
         default=4_000,
         metavar="N",
         help=f"messages each client publishes, 1 to {MAX_PUBLISHES} (default: %(default)s)",
     )
     load.add_argument(
         "--rate",
-        type=_positive_number(MAX_RATE, "per second"),
+        type=positive_number(MAX_RATE, "per second"),
         default=200.0,
         metavar="N",
         help=f"publishes per second, above 0 and up to {MAX_RATE:g} (default: %(default)g)",
@@ -208,7 +215,7 @@ def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_stall(server, default_rate=0.01)
     server.add_argument(
         "--seed",
-        type=_whole_number(0, 2**63 - 1),
+        type=whole_number(0, 2**63 - 1),
         default=1,
         metavar="N",
         help="where the server's random draws start, 0 or above (default: %(default)s)",
@@ -247,7 +254,7 @@ def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     output.add_argument(
         "--plot",
-        type=_plot_path,
+        type=plot_path,
         metavar="FILE",
         help=f"draw both latency curves into FILE ({', '.join(PLOT_SUFFIXES)})",
     )
@@ -263,7 +270,7 @@ def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     serve.add_argument(
         "--port",
-        type=_whole_number(0, MAX_PORT),
+        type=whole_number(0, MAX_PORT),
         default=8085,
         metavar="N",
         help=f"port on 127.0.0.1, 1 to {MAX_PORT}, or 0 for a free one (default: %(default)s)",
@@ -271,7 +278,7 @@ def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
     faults = serve.add_argument_group("faults", _STALL_HELP)
     faults.add_argument(
         "--latency",
-        type=_number_from_zero(MAX_LATENCY, "seconds"),
+        type=number_from_zero(MAX_LATENCY, "seconds"),
         default=0.0,
         metavar="SECONDS",
         help=f"time that each publish request takes, 0 to {MAX_LATENCY:g} (default: %(default)g)",
@@ -279,7 +286,7 @@ def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_stall(faults, default_rate=0.0)
     faults.add_argument(
         "--seed",
-        type=_whole_number(0, 2**63 - 1),
+        type=whole_number(0, 2**63 - 1),
         metavar="N",
         help="where the draws of stalls start, 0 or above (default: another one each time)",
     )
@@ -288,68 +295,15 @@ def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
 def _add_stall(group: argparse._ArgumentGroup, *, default_rate: float) -> None:
     group.add_argument(
         "--stall-rate",
-        type=_number_from_zero(1.0),
+        type=number_from_zero(1.0),
         default=default_rate,
         metavar="SHARE",
         help="share of publish requests that stall, 0 to 1 (default: %(default)g)",
     )
     group.add_argument(
         "--stall",
-        type=_positive_number(MAX_STALL, "seconds"),
+        type=positive_number(MAX_STALL, "seconds"),
         default=2.0,
         metavar="SECONDS",
         help=f"how long a stall lasts, above 0 and up to {MAX_STALL:g} (default: %(default)g)",
     )
-
-
-def _whole_number(low: int, high: int) -> Callable[[str], int]:
-    def convert(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = low - 1
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(
-                f"must be a whole number from {low} to {high}; got {text!r}"
-            )
-        return value
-
-    return convert
-
-
-def _positive_number(high: float, unit: str) -> Callable[[str], float]:
-    return _number(lambda value: 0 < value <= high, f"a number above 0 and up to {high:g} {unit}")
-
-
-def _number_from_zero(high: float, unit: str = "") -> Callable[[str], float]:
-    return _number(
-        lambda value: 0 <= value <= high, f"a number from 0 to {high:g}{unit and ' ' + unit}"
-    )
-
-
-def _number(accepts: Callable[[float], bool], bounds: str) -> Callable[[str], float]:
-    def convert(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not accepts(value):  # never true for NaN, and the bounds exclude infinity
-            raise argparse.ArgumentTypeError(f"must be {bounds}; got {text!r}")
-        return value
-
-    return convert
-
-
-def _plot_path(text: str) -> Path:
-    path = Path(text)
-    if path.suffix.lower() not in PLOT_SUFFIXES:
-        raise argparse.ArgumentTypeError(
-            f"must end in one of {', '.join(PLOT_SUFFIXES)}; got {text!r}"
-        )
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(
-            f"must be in a folder that exists; {str(path.parent)!r} does not: create it first"
-        )
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"must be a file that can be written; got {text!r}")
-    return path

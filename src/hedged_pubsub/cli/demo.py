@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import gc
-import importlib.util
 import math
 import os
 import sys
@@ -17,10 +16,12 @@ from typing import TYPE_CHECKING, Final
 from google.cloud import pubsub_v1
 
 from hedged_pubsub import HedgedPublisher, HedgingSettings
-from hedged_pubsub.cli.arguments import DemoOptions, UsageError
+from hedged_pubsub._options import DISABLE_VARIABLE
+from hedged_pubsub.cli.arguments import DemoOptions
+from hedged_pubsub.cli.extras import check_extras
 from hedged_pubsub.cli.open_loop import MeasurementError, OpenLoopRun, run_open_loop, warm_up
 from hedged_pubsub.cli.report import Report, client_result, hedged_result, late_note
-from hedged_pubsub.publisher import DISABLE_VARIABLE
+from hedged_pubsub.cli.values import UsageError
 from hedged_pubsub.testing import FaultScript, LogNormal, PubSubServer, StoreThenStall
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def run_demo(options: DemoOptions) -> int:
             switches hedging off.
         MeasurementError: If a publish fails, never ends or is not stored.
     """
-    _check_extras(options)
+    check_extras("demo", plots=options.plot is not None)
     # The demo talks to loopback only; gRPC would ask the proxy that http_proxy names even for that.
     os.environ["no_grpc_proxy"] = "127.0.0.1"  # noqa: SIM112 - gRPC reads it in lower case
     from hedged_pubsub.cli import table
@@ -75,18 +76,6 @@ def run_demo(options: DemoOptions) -> int:
 def warm_up_publishes(*, max_tokens: int, refill_ratio: float) -> int:
     """How many successes each client gets uncounted: enough to fill the bucket, within bounds."""
     return max(_MIN_WARM_UP, min(math.ceil(max_tokens / refill_ratio), _MAX_WARM_UP))
-
-
-def _check_extras(options: DemoOptions) -> None:
-    needed = [("rich", "cli")] + ([("matplotlib", "plot")] if options.plot else [])
-    missing = [(module, extra) for module, extra in needed if not importlib.util.find_spec(module)]
-    if missing:
-        modules = ", ".join(module for module, _ in missing)
-        extras = ",".join(extra for _, extra in missing)
-        raise UsageError(
-            f"hedged-pubsub demo: error: not installed: {modules};"
-            f" run: pip install 'hedged-pubsub[{extras}]'"
-        )
 
 
 def _compare(options: DemoOptions, progress: Progress) -> tuple[OpenLoopRun, OpenLoopRun, Report]:

@@ -56,11 +56,12 @@ def draw(
     )
     axes.set_title(f"Publish latency with and without hedging\n{title}")
     axes.legend(loc="lower left")
-    _label_axes(axes)
+    label_axes(axes)
     figure.savefig(path, dpi=150)
 
 
-def _label_axes(axes: Axes) -> None:
+def label_axes(axes: Axes) -> None:
+    """Make axes those of a survival function: logarithmic, with units that people read."""
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("latency, counted from the scheduled send time")

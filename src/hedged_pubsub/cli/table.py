@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -18,6 +18,21 @@ def print_report(report: Report) -> None:
     console = Console(file=sys.stdout, highlight=False)
     console.print(_table(report))
     console.print(report.in_words())
+
+
+def print_tables(
+    tables: Iterable[tuple[str, Sequence[str], Iterable[Sequence[str]]]], note: str
+) -> None:
+    """Print tables, each a title, a header and rows, and a note to stdout."""
+    console = Console(file=sys.stdout, highlight=False)
+    for title, header, rows in tables:
+        table = Table(title=title, title_justify="left")
+        for number, name in enumerate(header):
+            table.add_column(name, justify="right" if number else "left")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    console.print(note)
 
 
 @contextmanager

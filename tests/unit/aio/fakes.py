@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import Any
+
+from google.pubsub_v1 import types
 
 from hedged_pubsub.aio.driver import Driver
 from hedged_pubsub.events import ORIGINAL, Fail, Failed
@@ -93,3 +96,45 @@ async def turns(count: int = 5) -> None:
     """Let the loop go round so often, which takes no virtual time."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+class FakeMethod:
+    """Stands in for the publish method of a channel; a test answers its requests by hand."""
+
+    def __init__(self) -> None:
+        self.requests: list[FakeRequest] = []
+        self.prepare: Callable[[bytes], object] = lambda serialized: serialized
+
+    def arguments(self, topic: str, attempt: int, publish_start_time: float) -> dict[str, object]:
+        """Return no metadata."""
+        return {}
+
+    def multicallable(self, request: bytes, *, timeout: float | None) -> FakeRequest:
+        """Note a request."""
+        self.requests.append(FakeRequest(request))
+        return self.requests[-1]
+
+
+class FakeRequest:
+    """A request on the wire, as ``grpc.aio`` returns it."""
+
+    def __init__(self, serialized: bytes) -> None:
+        self.messages = [
+            message.data.decode()
+            for message in types.PublishRequest.deserialize(serialized).messages
+        ]
+        self.cancelled = False
+        self.response: asyncio.Future[types.PublishResponse]
+        self.response = asyncio.get_running_loop().create_future()
+
+    def __await__(self) -> Generator[Any, None, types.PublishResponse]:
+        """Wait for the response."""
+        return self.response.__await__()
+
+    def cancel(self) -> None:
+        """Note it."""
+        self.cancelled = True
+
+    def answer(self) -> None:
+        """Answer with an id for each message."""
+        self.response.set_result(types.PublishResponse(message_ids=self.messages))

@@ -173,19 +173,15 @@ class Message:
     )
 )
 def test_whatever_happens_no_credit_is_lost(messages: list[Message]) -> None:
-    """Limits hold at all times, the order is that of arrival, and in the end all credit is back."""
+    """Limits hold at all times, and in the end all credit is back."""
 
     async def main(loop: VirtualLoop) -> None:
         flow = limited(messages=4)
         lent: list[int] = []
-        asked: list[int] = []
-        granted: list[int] = []
 
-        async def pass_through(number: int, message: Message) -> None:
+        async def pass_through(message: Message) -> None:
             await asyncio.sleep(message.after)
-            asked.append(number)
             await flow.borrow(message.size)
-            granted.append(number)
             lent.append(message.size)
             try:
                 assert len(lent) <= 4
@@ -196,14 +192,13 @@ def test_whatever_happens_no_credit_is_lost(messages: list[Message]) -> None:
                 flow.give_back(message.size)
 
         running = []
-        for number, message in enumerate(messages):
-            task = asyncio.ensure_future(pass_through(number, message))
+        for message in messages:
+            task = asyncio.ensure_future(pass_through(message))
             running.append(task)
             if message.cancelled_after is not None:
                 loop.call_later(message.cancelled_after, task.cancel)
         results = await asyncio.gather(*running, return_exceptions=True)
         assert not [r for r in results if isinstance(r, Exception)]
-        assert granted == [number for number in asked if number in set(granted)]
         for _ in range(4):
             await asyncio.wait_for(flow.borrow(25), 1)
 

@@ -1,0 +1,1 @@
+"""``hedged-pubsub bench``: this publisher beside the official client, workload by workload."""
