@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from hedged_pubsub.cli.arguments import BenchOptions, DemoOptions, parse
+from hedged_pubsub.cli.arguments import DemoOptions, parse
+from hedged_pubsub.cli.bench.arguments import BenchOptions
 from hedged_pubsub.cli.values import UsageError
 
 _EXIT_FAILED = 1

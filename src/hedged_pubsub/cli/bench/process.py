@@ -6,6 +6,7 @@ in memory must not be in the other's numbers.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -85,10 +86,8 @@ class MeasuringProcess:
         """End the process: at once if something went wrong, which includes Ctrl-C."""
         if exc_type is not None:
             self._process.kill()
-        try:
+        with contextlib.suppress(OSError):  # it has died with half a job in the pipe
             self._jobs.close()
-        except OSError:  # it has died with half a job in the pipe
-            pass
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

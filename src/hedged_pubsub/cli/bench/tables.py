@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -164,13 +165,14 @@ def _tails(results: Results) -> Table:
         return (
             case,
             name,
+            f"{1000 * statistics.fmean(ordered):,.0f} ms",
             *(f"{1000 * nearest_rank(ordered, rank):,.0f} ms" for _, rank in _PERCENTILES),
         )
 
     return Table(
         workload="tails",
         title=f"Latency tails; hedge delay {results.tails[0].hedge_delay:g} s",
-        header=("requests", "", *(name for name, _ in _PERCENTILES)),
+        header=("requests", "", "mean", *(name for name, _ in _PERCENTILES)),
         rows=tuple(
             row
             for tail in results.tails
