@@ -51,8 +51,9 @@ def make_publisher(server: PubSubServer, topic: str) -> Iterator[Callable[..., B
             )
             stack.callback(publisher.close, timeout=10)
             while hedging_settings and publisher.hedging_stats(topic).tokens < tokens:
-                publisher.publish(topic, b"warm-up")
+                message_id = publisher.publish(topic, b"warm-up")
                 publisher.flush(timeout=10)
+                message_id.result(timeout=10)
             server.clear()
             return publisher
 

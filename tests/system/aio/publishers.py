@@ -81,8 +81,9 @@ async def publishing(
         batch_settings, hedging_settings=hedging_settings, **arguments
     ) as publisher:
         while publisher.hedging_stats().tokens < tokens:  # a slow one may cost a token
-            await publisher.enqueue(server.topic_path("orders"), b"warm-up")
+            message_id = await publisher.enqueue(server.topic_path("orders"), b"warm-up")
             await publisher.flush(timeout=10)
+            await message_id
         server.clear()
         server.set_script(script or FaultScript())
         try:

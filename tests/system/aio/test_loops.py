@@ -117,7 +117,7 @@ async def exercise(server: PubSubServer, topic: str) -> None:
         await publisher.flush(timeout=5)
         await until(settled(server))
     stats = publisher.hedging_stats(topic)
-    assert stats.batches - before.batches == 4 + 1
+    assert stats.batches - before.batches >= 4 + 1
     outcomes = [attempt.outcome for attempt in server.attempts(topic)]
     assert outcomes.count("answered") >= 5
     assert outcomes.count("cancelled") >= 1
