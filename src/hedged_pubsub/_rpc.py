@@ -11,7 +11,7 @@ from google.pubsub_v1.services.publisher.transports.base import PublisherTranspo
 from hedged_pubsub import telemetry
 from hedged_pubsub._official import call_arguments, is_plain_channel
 
-_METHOD: Final = "/google.pubsub.v1.Publisher/Publish"
+METHOD: Final = "/google.pubsub.v1.Publisher/Publish"
 
 
 class PublishMethod:
@@ -41,11 +41,11 @@ class PublishMethod:
         self.multicallable: Any
         if self.is_plain:
             self.multicallable = channel.unary_unary(
-                _METHOD, response_deserializer=gapic_types.PublishResponse.pb().FromString
+                METHOD, response_deserializer=gapic_types.PublishResponse.pb().FromString
             )
         else:
             self.multicallable = channel.unary_unary(
-                _METHOD,
+                METHOD,
                 request_serializer=gapic_types.PublishRequest.serialize,
                 response_deserializer=gapic_types.PublishResponse.deserialize,
             )

@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 # What each example says when it did what it is about.
 OUTPUT = {
     "deduplicate.py": "50 events kept, 1 duplicates dropped",
+    "fastapi_app.py": "100 orders are stored, 9 of them thanks to a hedge",
     "flush_at_exit.py": "1000 of 1000 messages are stored",
     "own_tests.py": "3 passed",
     "publish.py": "1 hedges sent, 1 of them won",

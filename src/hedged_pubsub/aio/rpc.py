@@ -7,7 +7,7 @@ from typing import Any, cast
 from google.pubsub_v1 import types as gapic_types
 from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
 
-from hedged_pubsub._rpc import _METHOD, PublishMethod
+from hedged_pubsub._rpc import METHOD, PublishMethod
 
 
 class AsyncPublishMethod(PublishMethod):
@@ -34,6 +34,6 @@ class AsyncPublishMethod(PublishMethod):
         if not the_users:
             self.is_plain = True
             self.multicallable = channel.unary_unary(
-                _METHOD, response_deserializer=gapic_types.PublishResponse.pb().FromString
+                METHOD, response_deserializer=gapic_types.PublishResponse.pb().FromString
             )
         self.multicallable._interceptors = the_users
