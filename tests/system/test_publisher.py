@@ -230,11 +230,11 @@ def test_a_callback_that_blocks_harms_nobody(
     time.sleep(0.1)
     called = time.monotonic()
     publisher.publish(topic, b"data").result(timeout=5)
-    assert time.monotonic() - called < 0.2
+    assert time.monotonic() - called < 2  # what would block takes 20 s
     server.set_script(FaultScript(faults=[Stall(30, attempts=[0])]))
     called = time.monotonic()
     publisher.publish(topic, b"data").result(timeout=5)
-    assert time.monotonic() - called < 0.1 + 0.2
+    assert time.monotonic() - called < 2
     release.set()
 
 
@@ -281,7 +281,7 @@ def test_debug_logging_does_not_block(
     with caplog.at_level(logging.DEBUG):
         called = time.monotonic()
         future = publisher.publish(topic, b"secret payload")
-        assert time.monotonic() - called < 0.08
+        assert time.monotonic() - called < 2  # the answer takes 30 s
         future.result(timeout=1)
     assert "secret payload" not in caplog.text
 
