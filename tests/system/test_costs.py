@@ -157,9 +157,10 @@ def test_a_decided_batch_keeps_no_payload(other_process: PubSubServer) -> None:
             gc.collect()
             return tracemalloc.get_traced_memory()[0] - before
 
-        # What the scheduler's heap remembers of each until its look, and not the messages; gRPC's
-        # thread may need a moment to leave the last of them.
-        wait_until(lambda: kept() < batches * 1000, timeout=2)
+        # The payloads would be thirty times this. What there is: what the scheduler's heap
+        # remembers of each batch until its look, and the last call, which gRPC's thread holds on to
+        # until the next one.
+        wait_until(lambda: kept() < 3 * payload, timeout=2)
 
 
 @pytest.mark.usefixtures("traced")
