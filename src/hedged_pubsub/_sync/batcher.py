@@ -175,11 +175,6 @@ class Batcher:
         for batch in orphans:
             batch.orphan()
 
-    @property
-    def stopped(self) -> bool:
-        """Whether ``stop`` was called."""
-        return self._stopped
-
     def undecided(self) -> list[PublishFuture]:
         """Return the futures of all messages that were accepted and have no outcome yet."""
         with self._batch_lock:

@@ -129,11 +129,6 @@ class Pipeline:
         """Send what was accepted, and accept no more."""
         self._batcher.stop()
 
-    @property
-    def stopped(self) -> bool:
-        """Whether ``stop`` was called."""
-        return self._batcher.stopped
-
     def abandon(self, error: BaseException) -> None:
         """End all that is under way with an error."""
         self._driver.abandon(error)
