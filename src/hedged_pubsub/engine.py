@@ -32,6 +32,8 @@ from typing import Any, Final, NamedTuple
 
 from hedged_pubsub.events import (
     ORIGINAL,
+    RESOLVE_ORIGINAL,
+    START_ORIGINAL,
     Abandoned,
     Cancel,
     Command,
@@ -54,6 +56,9 @@ the same trouble as the attempt it was to overtake, and the other clients use th
 class State(enum.Enum):
     """Where a batch stands."""
 
+    # The inherited one is a Python function, and every step looks a pair up in the table.
+    __hash__ = object.__hash__
+
     NEW = "new"
     ORIGINAL_IN_FLIGHT = "original in flight"
     BACKING_OFF = "backing off"
@@ -63,6 +68,8 @@ class State(enum.Enum):
 
 class Step(enum.Enum):
     """An event as the table knows it: told apart by attempt and by what is still possible."""
+
+    __hash__ = object.__hash__
 
     COMMITTED = "committed"
     LOOK_DUE = "look due"
@@ -206,7 +213,7 @@ class AttemptEngine:
     def _send_original(self, _event: Event, _now: float) -> list[Command]:
         self._next_retry = math.inf
         self._in_flight.append(ORIGINAL)
-        return [Start(ORIGINAL)]
+        return [START_ORIGINAL]
 
     def _look(self, _event: Event, now: float) -> list[Command]:
         self._schedule_look(now)
@@ -236,7 +243,9 @@ class AttemptEngine:
     def _resolve(self, event: Succeeded, _now: float) -> list[Command]:
         self._bucket.refill()
         self._in_flight.remove(event.attempt)
-        return [*self._end(), Resolve(event.attempt)]
+        # Attempt 0 is the usual one: its command is not made anew for every batch.
+        resolve = Resolve(event.attempt) if event.attempt else RESOLVE_ORIGINAL
+        return [*self._end(), resolve]
 
     def _fail(self, event: Failed, _now: float) -> list[Command]:
         failure = self._original_failure or _failure(event)

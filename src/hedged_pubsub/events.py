@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 ORIGINAL = 0
 """The number of the original attempt; hedges are 1, 2, …"""
@@ -108,3 +109,8 @@ class Fail:
 
 
 Command = Start | Cancel | Suppressed | Resolve | Fail
+
+# What every batch needs, made once.
+ORIGINAL_SUCCEEDED: Final = Succeeded(ORIGINAL)
+START_ORIGINAL: Final = Start(ORIGINAL)
+RESOLVE_ORIGINAL: Final = Resolve(ORIGINAL)

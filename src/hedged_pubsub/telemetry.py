@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import functools
+import binascii
 from typing import Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from hedged_pubsub._wire import varint
 
@@ -13,10 +14,10 @@ HEADER: Final = "x-goog-pubsub-client-telemetry"
 # Field numbers and wire types of google.pubsub.v1.PubsubClientTelemetry:
 #   publish_operation = 1 { int32 hedged_attempt_count = 1; Timestamp publish_start_time = 2; }
 #   Timestamp { int64 seconds = 1; int32 nanos = 2; }
-# Written by hand, because the type came to google-cloud-pubsub later than the rest of what this
-# package needs, and because it is on the path of every request. A test compares the two.
+# What is around the timestamp is written by hand, because the type came to google-cloud-pubsub
+# later than the rest of what this package needs, and because it is on the path of every request.
+# A test compares the two.
 _VARINT_1: Final = b"\x08"
-_VARINT_2: Final = b"\x10"
 _MESSAGE_1: Final = b"\x0a"
 _MESSAGE_2: Final = b"\x12"
 
@@ -36,13 +37,7 @@ def encode(attempt: int, publish_start_time: float | None = None) -> str:
     if publish_start_time is not None:
         seconds = int(publish_start_time)
         nanos = int((publish_start_time - seconds) * 1e9)
-        timestamp = _seconds_field(seconds)
-        if nanos:
-            timestamp += _VARINT_2 + varint(nanos)
+        timestamp: bytes = Timestamp(seconds=seconds, nanos=nanos).SerializeToString()
         operation += _MESSAGE_2 + varint(len(timestamp)) + timestamp
-    return base64.b64encode(_MESSAGE_1 + varint(len(operation)) + operation).decode("ascii")
-
-
-@functools.lru_cache(maxsize=2)  # requests of one second have it in common
-def _seconds_field(seconds: int) -> bytes:
-    return _VARINT_1 + varint(seconds) if seconds else b""
+    telemetry = _MESSAGE_1 + varint(len(operation)) + operation
+    return binascii.b2a_base64(telemetry, newline=False).decode("ascii")

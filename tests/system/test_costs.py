@@ -72,13 +72,16 @@ def test_a_message_costs_few_calls(server: PubSubServer, make_publisher: MakePub
 
 
 def test_a_batch_costs_few_functions(make_publisher: MakePublisher, topic: str) -> None:
-    """A message that is sent alone: at most 90 of our functions on its way and back."""
+    """A message that is sent alone: at most 100 of our functions, and 300 with gRPC's.
+
+    What grpcio's own futures would add is beyond that.
+    """
     calls = Calls()
     threading.setprofile(calls.note)  # for the thread that gRPC starts with the first call
     try:
         publisher = make_publisher(tokens=0)
         publisher.publish(topic, DATA).result(10)
-        before = calls.ours
+        ours, all_ = calls.ours, calls.all
         sys.setprofile(calls.note)
         for _ in range(100):
             publisher.publish(topic, DATA).result(10)
@@ -88,7 +91,8 @@ def test_a_batch_costs_few_functions(make_publisher: MakePublisher, topic: str) 
         sys.setprofile(None)
         threading.setprofile(None)
     # On this thread alone there are more than twenty, so that both are known to be counted.
-    assert 30 <= (calls.ours - before) / 100 <= 90
+    assert 30 <= (calls.ours - ours) / 100 <= 100
+    assert (calls.all - all_) / 100 <= 300
 
 
 def test_the_scheduler_is_left_alone_when_nothing_is_slow(

@@ -21,6 +21,7 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedged_pubsub._batch import serialize_message
 from hedged_pubsub._official import FlowControl
 from hedged_pubsub._sync.batch import Batch
 from hedged_pubsub._sync.batcher import Batcher
@@ -144,6 +145,18 @@ def test_the_batches_are_the_official_ones(
     assert [request(batch) for batch in recorder.sent] == official_batches(batch_settings, bodies)
     for batch in recorder.sent:
         assert batch.size == len(batch._request), "it was measured right"
+
+
+@given(data=st.binary(max_size=20_000), attributes=st.dictionaries(st.text(), st.text()))
+def test_a_message_is_what_protobuf_makes_of_it(data: bytes, attributes: dict[str, str]) -> None:
+    """Written by hand or not, it is read back as it was, and is the bytes that protobuf writes."""
+    written = serialize_message(data, dict(attributes))
+    read = types.PubsubMessage.deserialize(written)
+    assert (read.data, dict(read.attributes)) == (data, attributes)
+    if len(attributes) < 2:  # a map has no order on the wire
+        assert written == types.PubsubMessage.serialize(
+            types.PubsubMessage(data=data, attributes=attributes)
+        )
 
 
 def test_a_batch_that_waited_enough_is_sent(rpc: PublishRpc) -> None:

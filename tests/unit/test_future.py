@@ -12,22 +12,22 @@ from typing import Any
 import pytest
 from google.cloud import pubsub_v1
 
-from hedged_pubsub._sync.future import PublishFuture, invoke_callbacks, settle
+from hedged_pubsub._sync.future import PublishFuture, SharedCondition, invoke_callbacks, settle
 
 
-def make(count: int) -> tuple[list[PublishFuture], threading.Condition]:
+def make(count: int) -> tuple[list[PublishFuture], SharedCondition]:
     """Make the futures of one batch."""
-    condition = threading.Condition()
+    condition = SharedCondition()
     return [PublishFuture(condition) for _ in range(count)], condition
 
 
-def resolve(futures: list[PublishFuture], condition: threading.Condition) -> None:
+def resolve(futures: list[PublishFuture], condition: SharedCondition) -> None:
     """Resolve them with their numbers."""
     ids = [str(number) for number in range(len(futures))]
     settle(futures, condition, ids, None, invoke_callbacks)
 
 
-def fail(futures: list[PublishFuture], condition: threading.Condition, error: Exception) -> None:
+def fail(futures: list[PublishFuture], condition: SharedCondition, error: Exception) -> None:
     """Fail them all."""
     settle(futures, condition, itertools.repeat(None), error, invoke_callbacks)
 
@@ -191,6 +191,40 @@ def test_asyncio_waits_for_it() -> None:
         return list(await asyncio.gather(*wrapped))
 
     assert asyncio.run(main()) == ["0", "1"]
+
+
+def test_whoever_asks_while_the_outcome_comes_gets_it() -> None:
+    """Waiting, a callback and the standard library's wait race with the outcome: none is lost."""
+    workers = concurrent.futures.ThreadPoolExecutor(4)
+    for _ in range(300):
+        futures, condition = make(20)
+        start = threading.Barrier(4)
+        called: list[Any] = []
+
+        def outcome(futures: Any = futures, condition: Any = condition, start: Any = start) -> None:
+            start.wait(10)
+            resolve(futures, condition)
+
+        def results(futures: Any = futures, start: Any = start) -> list[str]:
+            start.wait(10)
+            return [future.result(timeout=10) for future in reversed(futures)]
+
+        def all_done(futures: Any = futures, start: Any = start) -> int:
+            start.wait(10)
+            return len(concurrent.futures.wait(futures, timeout=10).done)
+
+        def callbacks(futures: Any = futures, start: Any = start, called: Any = called) -> None:
+            start.wait(10)
+            for future in futures:
+                future.add_done_callback(called.append)
+
+        jobs = [workers.submit(job) for job in (outcome, results, all_done, callbacks)]
+        assert jobs[1].result(20) == [str(number) for number in reversed(range(20))]
+        assert jobs[2].result(20) == 20
+        jobs[0].result(20)
+        jobs[3].result(20)
+        assert sorted(map(id, called)) == sorted(map(id, futures))
+    workers.shutdown()
 
 
 def test_it_can_be_set_alone_and_once() -> None:

@@ -22,7 +22,7 @@ PACKAGE = ROOT / "src" / "hedged_pubsub"
 NAME = "hedged_pubsub"
 
 # Modules that are arithmetic and decisions only: no gRPC, no Google client, no other part of ours.
-PURE = ("engine", "events", "settings", "stats", "_wire", "telemetry", "token_bucket")
+PURE = ("engine", "events", "settings", "stats", "_wire", "token_bucket")
 # Not imported by the library: users reach them by name, and ``__main__`` is the command.
 OUTER = ("__main__", "cli", "testing")
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from hedged_pubsub._batch import BatchContents
 from hedged_pubsub._sync.driver import Call
-from hedged_pubsub._sync.future import PublishFuture, invoke_callbacks, orphan, settle
+from hedged_pubsub._sync.future import (
+    PublishFuture,
+    SharedCondition,
+    invoke_callbacks,
+    orphan,
+    settle,
+)
 from hedged_pubsub._sync.rpc import PublishRpc, message_ids
 from hedged_pubsub._sync.workers import Workers
 from hedged_pubsub.call_policy import CallPolicy
@@ -44,7 +49,7 @@ class Batch(BatchContents):
         futures: Those of the messages.
     """
 
-    __slots__ = ("_condition", "_owner", "_request", "_rpc", "_workers", "futures")
+    __slots__ = ("_owner", "_request", "_rpc", "_shared", "_workers", "futures")
 
     def __init__(
         self,
@@ -59,14 +64,13 @@ class Batch(BatchContents):
         self._workers = workers
         self._owner = owner
         self.futures: list[PublishFuture] = []
-        # Reentrant, because ``concurrent.futures.wait`` acquires it once a future.
-        self._condition = threading.Condition()
+        self._shared = SharedCondition()
         self._request: Any = None
 
     def add(self, prefix: bytes, body: bytes, publish_start_time: float) -> PublishFuture:
         """Add a message; see ``append``."""
         self.append(prefix, body, publish_start_time)
-        future = PublishFuture(self._condition)
+        future = PublishFuture(self._shared)
         self.futures.append(future)
         return future
 
@@ -174,7 +178,7 @@ class Batch(BatchContents):
         self._owner.return_credit(self)
         settle(
             self.futures,
-            self._condition,
+            self._shared,
             itertools.repeat(None) if ids is None else ids,
             error,
             self._run_callbacks,

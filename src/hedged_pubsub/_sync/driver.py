@@ -20,6 +20,7 @@ from hedged_pubsub._sync.workers import Workers
 from hedged_pubsub.engine import AttemptEngine
 from hedged_pubsub.events import (
     ORIGINAL,
+    ORIGINAL_SUCCEEDED,
     Abandoned,
     Cancel,
     Command,
@@ -276,7 +277,7 @@ class Driver:
         except BaseException as error:  # noqa: BLE001 - R8
             self._failed(run, attempt, error)
         else:
-            self._feed(run, Succeeded(attempt), answer)
+            self._feed(run, Succeeded(attempt) if attempt else ORIGINAL_SUCCEEDED, answer)
 
     def _failed(self, run: _Run, attempt: int, error: BaseException) -> None:
         if attempt == ORIGINAL:

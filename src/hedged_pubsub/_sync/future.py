@@ -2,7 +2,7 @@
 
 An ordinary future costs a condition, a lock and two lists, all of them walked by the cyclic
 garbage collector for as long as the message is under way. Here the messages of a batch share one
-condition, since they are decided together, and the lists are only made when somebody asks.
+condition, since they are decided together, and it and the lists are only made when somebody asks.
 """
 
 from __future__ import annotations
@@ -18,6 +18,38 @@ from google.cloud.pubsub_v1.publisher import futures
 
 _LOGGER = logging.getLogger(__name__)
 
+# Guards whether a batch has a condition. It is held while the futures of a batch that has none get
+# their outcome: nobody waits for those, nor is anybody to be called.
+_asking_lock = threading.Lock()
+
+
+def start_anew() -> None:
+    """Forget, in a forked child, a thread that held the lock in the parent."""
+    global _asking_lock
+    _asking_lock = threading.Lock()
+
+
+class SharedCondition:
+    """The condition of a batch's futures, which most batches never need.
+
+    Attributes:
+        made: The condition, once somebody has asked for it. It is reentrant, because
+            ``concurrent.futures.wait`` acquires the condition of each future that it is given.
+    """
+
+    __slots__ = ("made",)
+
+    def __init__(self) -> None:
+        self.made: threading.Condition | None = None
+
+    def get(self) -> threading.Condition:
+        """Return the condition."""
+        if self.made is None:
+            with _asking_lock:
+                if self.made is None:
+                    self.made = threading.Condition()
+        return self.made
+
 
 class PublishFuture(futures.Future):  # type: ignore[misc]
     """A future of a message id.
@@ -26,27 +58,30 @@ class PublishFuture(futures.Future):  # type: ignore[misc]
     library's ``wait``, ``as_completed`` and ``asyncio.wrap_future`` reach into are all there.
 
     Args:
-        condition: That of the batch. It must be reentrant: ``wait`` acquires the condition of each
-            future that it is given.
+        condition: That of the batch.
     """
 
     __slots__ = (
-        "_condition",
         "_exception",
         "_lazy_callbacks",
         "_lazy_waiters",
         "_result",
+        "_shared",
         "_state",
     )
 
-    def __init__(self, condition: threading.Condition) -> None:
+    def __init__(self, condition: SharedCondition) -> None:
         # Not the base class's: it makes what this class is there to spare.
-        self._condition = condition
+        self._shared = condition
         self._state = PENDING
         self._result: str | None = None
         self._exception: BaseException | None = None
         self._lazy_waiters: list[Any] | None = None
         self._lazy_callbacks: list[Callable[[Any], object]] | None = None
+
+    @property
+    def _condition(self) -> threading.Condition:
+        return self._shared.get()
 
     @property
     def _waiters(self) -> list[Any]:
@@ -95,8 +130,9 @@ class PublishFuture(futures.Future):  # type: ignore[misc]
         if self._state != FINISHED:
             # In a loop, unlike the base class: the condition is shared, so a wake-up can be
             # another future's.
-            with self._condition:
-                if not self._condition.wait_for(self.done, timeout):
+            condition = self._condition
+            with condition:
+                if not condition.wait_for(self.done, timeout):
                     raise concurrent.futures.TimeoutError
         return self._exception
 
@@ -109,11 +145,12 @@ class PublishFuture(futures.Future):  # type: ignore[misc]
         self._set_alone(None, exception)
 
     def _set_alone(self, result: str | None, exception: BaseException | None) -> None:
-        with self._condition:
+        condition = self._condition
+        with condition:
             if self._state == FINISHED:
                 raise concurrent.futures.InvalidStateError(f"{self._state}: {self!r}")
             self._set(result, exception)
-            self._condition.notify_all()
+            condition.notify_all()
         self._invoke_callbacks()
 
     def _set(self, result: str | None, exception: BaseException | None) -> None:
@@ -130,7 +167,7 @@ class PublishFuture(futures.Future):  # type: ignore[misc]
 
 def settle(
     batch: Sequence[PublishFuture],
-    condition: threading.Condition,
+    shared: SharedCondition,
     message_ids: Iterable[str | None],
     exception: BaseException | None,
     run_callbacks: Callable[[PublishFuture], object],
@@ -138,12 +175,19 @@ def settle(
     """Give the futures of a batch their outcome, all at once.
 
     Args:
-        batch: The futures; they share ``condition``.
-        condition: Their condition.
+        batch: The futures.
+        shared: Their condition.
         message_ids: What each is resolved with; ``None`` for each of a batch that failed.
         exception: What all fail with, or ``None``.
         run_callbacks: Called with each future that has callbacks, when all have their outcome.
     """
+    with _asking_lock:
+        condition = shared.made
+        if condition is None:
+            # Nobody has asked, so nobody waits and there are no callbacks.
+            for future, message_id in zip(batch, message_ids, strict=False):
+                future._set(message_id, exception)
+            return
     called = []
     with condition:
         for future, message_id in zip(batch, message_ids, strict=False):
@@ -162,9 +206,9 @@ def orphan(batch: Sequence[PublishFuture], error: BaseException) -> None:
     Their condition may be held by a thread that the child does not have. Their callbacks are not
     called: each is called once, in the parent.
     """
-    condition = threading.Condition()
+    condition = SharedCondition()
     for future in batch:
-        future._condition = condition
+        future._shared = condition
         future._lazy_waiters = future._lazy_callbacks = None
         if future._state == PENDING:
             future._set(None, error)

@@ -12,7 +12,7 @@ from google.cloud.pubsub_v1.publisher.exceptions import FlowControlLimitError
 from google.cloud.pubsub_v1.types import BatchSettings, PublisherOptions
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
-from hedged_pubsub._batch import make_message
+from hedged_pubsub._batch import make_message, serialize_message
 from hedged_pubsub._official import FlowControl, publish_defaults
 from hedged_pubsub._sync import process, threads
 from hedged_pubsub._sync.batcher import Batcher
@@ -79,14 +79,14 @@ class Pipeline:
     ) -> futures.Future:
         """Accept a message; see ``HedgedPublisher.publish``."""
         publish_start_time = time.time()
-        message = make_message(data, attributes)
+        message = make_message(data, attributes) if self._tracing else None
+        body = serialize_message(data, attributes) if message is None else b""
         if retry is _DEFAULT and timeout is _DEFAULT:
             policy = self._policies.default
         else:
             policy = self._policies.get(retry, timeout)
-        if self._tracing:
+        if message is not None:
             return self._publish_traced(topic, message, policy, publish_start_time)
-        body: bytes = message.SerializeToString()
         if not self._flow_control.counts:
             return self._batcher.add(topic, body, policy, publish_start_time)
         try:

@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from hedged_pubsub._sync import threads
+from hedged_pubsub._sync import future, threads
 from hedged_pubsub._sync.batcher import Batcher
 
 _LOGGER = logging.getLogger(__name__)
@@ -80,6 +80,7 @@ def _before_fork() -> None:
 
 def _start_anew_in_child() -> None:
     threads.FORK_GATE.start_anew()
+    future.start_anew()
     threads.SCHEDULER.start_anew()
     threads.WORKERS.start_anew()
     for batcher in list(_batchers):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import functools
 from typing import Any, cast
 
 import grpc
@@ -12,6 +11,7 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 
 from hedged_pubsub._rpc import PublishMethod
 from hedged_pubsub._sync import threads
+from hedged_pubsub._sync.direct_call import direct_start
 from hedged_pubsub._sync.driver import Call
 from hedged_pubsub.events import ORIGINAL
 
@@ -25,6 +25,13 @@ class PublishRpc:
 
     def __init__(self, transport: PublisherGrpcTransport) -> None:
         self._publish = PublishMethod(transport)
+        future = self._publish.multicallable.future
+        if self._publish.is_plain:
+            self._start = direct_start(self._publish.multicallable)
+        else:
+            # Interceptors find an empty context, as on the official client's threads: who happens
+            # to publish the last message of a batch, within a span perhaps, has no part in it.
+            self._start = lambda *args, **kwargs: contextvars.Context().run(future, *args, **kwargs)
 
     @property
     def is_plain(self) -> bool:
@@ -53,13 +60,8 @@ class PublishRpc:
             timeout: Seconds, or ``None`` for no limit.
         """
         arguments = self._publish.arguments(topic, attempt, publish_start_time)
-        start = self._publish.multicallable.future
-        if not self._publish.is_plain:
-            # Interceptors find an empty context, as on the official client's threads: who happens
-            # to publish the last message of a batch, within a span perhaps, has no part in it.
-            start = functools.partial(contextvars.Context().run, start)
         with threads.FORK_GATE:
-            return cast("Call", start(request, timeout, **arguments))
+            return cast("Call", self._start(request, timeout, **arguments))
 
     def cancel(self, call: Call) -> None:
         """Cancel an RPC if it has not ended."""

@@ -15,7 +15,7 @@ from google.cloud import pubsub_v1
 from google.pubsub_v1 import PublisherAsyncClient, PublisherClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcAsyncIOTransport
 
-from hedged_pubsub._batch import BatchLimits, make_message
+from hedged_pubsub._batch import BatchLimits, make_message, serialize_message
 from hedged_pubsub._official import publish_defaults
 from hedged_pubsub._options import (
     check_hedging_settings,
@@ -230,7 +230,8 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         self._check_usable()
         if ordering_key != "":
             raise ValueError("AsyncHedgedPublisher has no ordering: ordering_key must be empty")
-        message = make_message(data, attrs)
+        message = make_message(data, attrs) if self._tracing else None
+        body = serialize_message(data, attrs) if message is None else b""
         if retry is _DEFAULT and timeout is _DEFAULT:
             policy = self._policies.default
         else:
@@ -240,9 +241,8 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             self._loop.call_soon(self._begin_turn)
         elif self._loop.time() >= self._turn_ends:
             await asyncio.sleep(0)
-        if self._tracing:
+        if message is not None:
             return await self._enqueue_traced(topic, message, policy, publish_start_time)
-        body: bytes = message.SerializeToString()
         if self._flow_control.counts:
             await self._flow_control.borrow(len(body))
         return self._add(topic, body, policy, publish_start_time, None)
