@@ -12,11 +12,14 @@ from hedged_pubsub.testing.faults import (
     TooFewIds,
 )
 from hedged_pubsub.testing.latency import Fixed, Latency, LogNormal, Pareto
+from hedged_pubsub.testing.proxy import TcpProxy
+from hedged_pubsub.testing.proxy_connection import Direction, ProxyConnection
 from hedged_pubsub.testing.records import Attempt, StoredMessage
 from hedged_pubsub.testing.server import PubSubServer
 
 __all__ = [
     "Attempt",
+    "Direction",
     "DropReply",
     "Fault",
     "FaultScript",
@@ -24,6 +27,7 @@ __all__ = [
     "Latency",
     "LogNormal",
     "Pareto",
+    "ProxyConnection",
     "PubSubServer",
     "ResetConnection",
     "Stall",
@@ -31,5 +35,6 @@ __all__ = [
     "StatusError",
     "StoreThenStall",
     "StoredMessage",
+    "TcpProxy",
     "TooFewIds",
 ]

@@ -10,9 +10,10 @@ import grpc
 from hedged_pubsub.testing import publisher_service, subscriber_service
 from hedged_pubsub.testing.broker import Broker, SubscriptionProto, TopicProto
 from hedged_pubsub.testing.faults import FaultScript
+from hedged_pubsub.testing.proxy import TcpProxy
+from hedged_pubsub.testing.proxy_connection import ProxyConnection
 from hedged_pubsub.testing.publish import PublishService
 from hedged_pubsub.testing.records import Attempt, StoredMessage
-from hedged_pubsub.testing.relay import Relay
 from hedged_pubsub.testing.settings import ServerSettings
 from hedged_pubsub.testing.threads import DaemonPool, Timer
 
@@ -48,7 +49,8 @@ class LocalServer:
     def __init__(self, settings: ServerSettings, script: FaultScript) -> None:
         self._lock = threading.Lock()
         self._stopped = False
-        self._relay = Relay() if settings.relay else None
+        self._has_relay = settings.relay
+        self._relay: TcpProxy | None = None
         self._check_script(script)
         self._broker = Broker(auto_create_topics=settings.auto_create_topics)
         self._timer = Timer("pubsub-server-timer")
@@ -58,8 +60,8 @@ class LocalServer:
             pool=self._pool,
             timer=self._timer,
             script=script,
-            client_address=self._relay.client_address if self._relay else str,
-            reset_connection=self._relay.reset if self._relay else lambda _peer: None,
+            client_address=self._client_address if settings.relay else str,
+            reset_connection=self._reset_connection,
         )
         services = {
             "google.pubsub.v1.Publisher": {
@@ -134,7 +136,7 @@ class LocalServer:
         self._pool.shutdown()
 
     def _check_script(self, script: FaultScript) -> None:
-        if script.resets_connections and self._relay is None:
+        if script.resets_connections and not self._has_relay:
             raise ValueError(
                 "faults has a ResetConnection, which needs a relay in front of the server; "
                 "start the server with relay=True"
@@ -142,9 +144,27 @@ class LocalServer:
 
     def _listen(self, port: int) -> int:
         grpc_port: Any = self._grpc_server.add_insecure_port(
-            f"127.0.0.1:{0 if self._relay else port}"
+            f"127.0.0.1:{0 if self._has_relay else port}"
         )
         if grpc_port == 0:  # what older releases of gRPC return instead of raising
             raise OSError(f"port {port}")
         self._grpc_server.start()
-        return self._relay.start(port, grpc_port) if self._relay else int(grpc_port)
+        if not self._has_relay:
+            return int(grpc_port)
+        relay = TcpProxy(f"127.0.0.1:{grpc_port}", port=port)
+        relay.start()
+        self._relay = relay
+        return relay.port
+
+    def _client_address(self, peer: str) -> str:
+        """Turns a peer as gRPC names it into the client's own address, in front of the relay."""
+        connection = self._connection(peer)
+        return peer if connection is None else f"ipv4:{connection.client_address}"
+
+    def _reset_connection(self, peer: str) -> None:
+        connection = self._connection(peer)
+        if connection is not None:
+            connection.reset()
+
+    def _connection(self, peer: str) -> ProxyConnection | None:
+        return None if self._relay is None else self._relay.connection_of(peer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 
@@ -10,7 +9,6 @@ import grpc
 import pytest
 
 from hedged_pubsub.testing import DropReply, FaultScript, PubSubServer, ResetConnection, Stall
-from hedged_pubsub.testing.relay import Relay
 
 from .raw_client import raw_client, wait_until
 
@@ -38,27 +36,6 @@ def test_a_reset_breaks_all_calls_of_its_connection(server: PubSubServer) -> Non
         ("ResetConnection", "dropped"),
     ]
     assert server.messages() == ()
-
-
-def test_a_reset_is_a_tcp_reset() -> None:
-    """The client sees its connection reset, not closed in order."""
-    relay = Relay()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = relay.start(0, server.getsockname()[1])
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
-            connection, (host, peer_port) = server.accept()
-            with connection:
-                client.sendall(b"to the server")
-                assert connection.recv(100) == b"to the server"
-                connection.sendall(b"to the client")
-                assert client.recv(100) == b"to the client"
-                peer = f"ipv4:{host}:{peer_port}"
-                assert relay.client_address(peer) == f"ipv4:127.0.0.1:{client.getsockname()[1]}"
-                relay.reset(peer)
-                with pytest.raises(ConnectionResetError):
-                    client.recv(100)
-                assert connection.recv(100) == b""
-    relay.stop()
 
 
 def test_a_reset_spares_other_connections(server: PubSubServer) -> None:
