@@ -230,7 +230,7 @@ def measure_throughput(options: argparse.Namespace) -> None:
 
 def measure_tail(publishes: int) -> None:
     """Measure the tail and print its percentiles beside the best that the hedge delay allows."""
-    delay = _TAIL_SETTINGS.hedge_delay
+    delay = _TAIL_SETTINGS.initial_hedge_delay
     for stalled in (0.0, 0.01):
         with MeasuringProcess() as process:
             tail = process.run(TailJob(publishes=publishes, stalled=stalled))

@@ -15,10 +15,12 @@ from google.cloud.pubsub_v1.publisher.exceptions import MessageTooLargeError, Pu
 from google.cloud.pubsub_v1.types import BatchSettings
 from google.pubsub_v1 import types as gapic_types
 
+from hedged_pubsub._rpc import is_answer
 from hedged_pubsub._tracing import BatchTracing, MessageTracing
 from hedged_pubsub._wire import varint
 from hedged_pubsub.call_policy import CallPolicy, CallState
-from hedged_pubsub.events import Fail, Failed
+from hedged_pubsub.connections import Connection
+from hedged_pubsub.events import ORIGINAL, Fail, Failed
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -30,6 +32,9 @@ _TOPIC_TAG: Final = b"\x0a"
 _MESSAGE_TAG: Final = b"\x12"
 # PubsubMessage { bytes data = 1; }
 _DATA_TAG: Final = b"\x0a"
+
+NOWHERE: Final[Connection[Any]] = Connection(None, own=False)
+"""Where an attempt travels that was not sent."""
 
 _RAW_MESSAGE: Final[Any] = gapic_types.PubsubMessage.pb()
 
@@ -45,6 +50,8 @@ class BatchContents:
         count: How many messages there are.
         size: What the request takes on the wire, in bytes.
         publish_start_time: When ``publish()`` was called for the oldest message, in wall seconds.
+        original_on: The connection that the original was sent on last.
+        hedges_on: The connection that a hedge was sent on last.
         credit: The sizes for which flow control lent credit; empty where it does not count.
     """
 
@@ -55,6 +62,8 @@ class BatchContents:
         "_tracing",
         "count",
         "credit",
+        "hedges_on",
+        "original_on",
         "publish_start_time",
         "size",
         "topic",
@@ -72,6 +81,8 @@ class BatchContents:
         self.credit: list[int] = []
         self._tracing: BatchTracing | None = None
         self._call_state: CallState | None = None
+        self.original_on: Connection[Any] = NOWHERE
+        self.hedges_on: Connection[Any] = NOWHERE
 
     def append(self, prefix: bytes, body: bytes, publish_start_time: float) -> None:
         """Add a message.
@@ -110,8 +121,17 @@ class BatchContents:
         """Return the seconds that the next original may take; ``None`` for no limit."""
         return self._call().next_timeout()
 
+    def travels_on(self, attempt: int, connection: Connection[Any]) -> None:
+        """Take note of the connection that an attempt is sent on."""
+        if attempt == ORIGINAL:
+            self.original_on = connection
+        else:
+            self.hedges_on = connection
+
     def judge(self, error: BaseException) -> Failed:
         """Ask the retry policy about an error of the original."""
+        if is_answer(error):
+            self.original_on.heard()
         return self._call().judge(error)
 
     def _call(self) -> CallState:

@@ -109,6 +109,25 @@ def is_plain_channel(channel: grpc.Channel | grpc.aio.Channel) -> bool:
     return type(channel) is grpc._channel.Channel
 
 
+def connect(channel: grpc.Channel) -> bool:
+    """Begin to connect a channel that is not connected, and tell whether it is.
+
+    ``Channel.subscribe`` could do that too; but its thread fails aloud if the channel is closed
+    meanwhile. A channel that cannot be asked counts as connected: its first call connects it.
+    """
+    core: Any = channel
+    while core is not None and not hasattr(core, "check_connectivity_state"):
+        core = getattr(core, "_channel", None)  # of an interceptor's, and of the innermost
+    if core is None:
+        return True
+    try:
+        state: int = core.check_connectivity_state(True)
+    except ValueError:  # it was closed
+        return False
+    ready: int = grpc.ChannelConnectivity.READY.value[0]
+    return state == ready
+
+
 class FlowControl:
     """The official flow controller, lending credit for sizes instead of messages.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+import grpc
+from google.api_core import exceptions
 from google.pubsub_v1 import types as gapic_types
 from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
 
@@ -12,6 +14,10 @@ from hedged_pubsub import telemetry
 from hedged_pubsub._official import call_arguments, is_plain_channel
 
 METHOD: Final = "/google.pubsub.v1.Publisher/Publish"
+
+_NO_ANSWER: Final = frozenset(
+    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+)
 
 
 class PublishMethod:
@@ -25,18 +31,24 @@ class PublishMethod:
     that the official client sends.
 
     Args:
-        transport: Where requests go.
+        transport: Whose method it is.
+        channel: Where requests go; the transport's channel if ``None``.
         with_telemetry: Whether attempts carry the telemetry header.
 
     Attributes:
+        channel: Where requests go.
         is_plain: Whether no interceptor sits on the channel, so that no code of a user runs.
         multicallable: gRPC's.
     """
 
-    def __init__(self, transport: PublisherTransport, *, with_telemetry: bool = True) -> None:
+    def __init__(
+        self, transport: PublisherTransport, channel: Any = None, *, with_telemetry: bool = True
+    ) -> None:
         self._transport = transport
         self._with_telemetry = with_telemetry
-        channel: Any = cast("Any", transport).grpc_channel
+        if channel is None:
+            channel = cast("Any", transport).grpc_channel
+        self.channel = channel
         self.is_plain = is_plain_channel(channel)
         self.multicallable: Any
         if self.is_plain:
@@ -57,6 +69,12 @@ class PublishMethod:
             return serialized
         return gapic_types.PublishRequest.deserialize(serialized)
 
+    def convert(self, request: Any) -> Any:
+        """Return a request that was prepared for a channel of the other kind."""
+        if self.is_plain:
+            return gapic_types.PublishRequest.serialize(request)
+        return gapic_types.PublishRequest.deserialize(request)
+
     def arguments(self, topic: str, attempt: int, publish_start_time: float) -> Mapping[str, Any]:
         """Return what goes with a request: what the official client sends, and the header.
 
@@ -76,3 +94,14 @@ class PublishMethod:
             # A list of its own for each attempt: an interceptor may add to it, as officially.
             "metadata": [*arguments["metadata"], (telemetry.HEADER, header)],
         }
+
+
+def is_answer(error: BaseException) -> bool:
+    """Tell whether an error came from the server rather than from gRPC at this end.
+
+    Where both can be, which ``UNAVAILABLE`` is an example of, it counts as no answer.
+    """
+    return (
+        isinstance(error, exceptions.GoogleAPICallError)
+        and error.grpc_status_code not in _NO_ANSWER
+    )

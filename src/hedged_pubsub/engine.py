@@ -97,6 +97,11 @@ class AttemptEngine:
         bucket: The token bucket of the batch's topic.
         total_timeout: Seconds from the commit after which neither a hedge nor a resend of the
             original starts; ``math.inf`` for no limit.
+
+    Attributes:
+        original_latency: Seconds from the last start of the original to its success, or to the
+            success of a hedge meanwhile, which is a lower bound of what it would have taken.
+            ``None`` before, and for a batch whose original was not in flight at its success.
     """
 
     __slots__ = (
@@ -108,8 +113,10 @@ class AttemptEngine:
         "_next_look",
         "_next_retry",
         "_original_failure",
+        "_original_sent_at",
         "_state",
         "_total_timeout",
+        "original_latency",
     )
 
     def __init__(
@@ -125,6 +132,8 @@ class AttemptEngine:
         self._hedges = 0
         self._in_flight: list[int] = []
         self._original_failure: Fail | None = None
+        self._original_sent_at = 0.0
+        self.original_latency: float | None = None
 
     @property
     def state(self) -> State:
@@ -210,7 +219,8 @@ class AttemptEngine:
         self._schedule_look(now)
         return self._send_original(event, now)
 
-    def _send_original(self, _event: Event, _now: float) -> list[Command]:
+    def _send_original(self, _event: Event, now: float) -> list[Command]:
+        self._original_sent_at = now
         self._next_retry = math.inf
         self._in_flight.append(ORIGINAL)
         return [START_ORIGINAL]
@@ -240,7 +250,9 @@ class AttemptEngine:
         self._in_flight.remove(event.attempt)
         return []
 
-    def _resolve(self, event: Succeeded, _now: float) -> list[Command]:
+    def _resolve(self, event: Succeeded, now: float) -> list[Command]:
+        if ORIGINAL in self._in_flight:
+            self.original_latency = now - self._original_sent_at
         self._bucket.refill()
         self._in_flight.remove(event.attempt)
         # Attempt 0 is the usual one: its command is not made anew for every batch.

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final
 
+import grpc
 from google.api_core import gapic_v1
 from google.cloud import pubsub_v1
 from google.cloud.pubsub_v1.publisher import futures
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
+from hedged_pubsub._channels import second_channel
 from hedged_pubsub._official import FlowControl
 from hedged_pubsub._options import (
     check_hedging_settings,
@@ -73,6 +75,9 @@ class HedgedPublisher(pubsub_v1.PublisherClient):  # type: ignore[misc]
         if hedging_settings is not None:
             refuse_ordering(publisher_options, "disable ordering, or pass hedging_settings=None")
             refuse_transport(kwargs.get("transport"), PublisherGrpcTransport, _GRPC_OR_OFF)
+        make_channel = None
+        if hedging_settings is not None and hedging_settings.second_connection:
+            make_channel = second_channel(kwargs, PublisherGrpcTransport, grpc.insecure_channel)
         super().__init__(batch_settings, publisher_options, **kwargs)
         self._hedging_settings = hedging_settings
         self._closed = False
@@ -89,6 +94,7 @@ class HedgedPublisher(pubsub_v1.PublisherClient):  # type: ignore[misc]
                 options=self.publisher_options,
                 flow_control=FlowControl(self._flow_controller),
                 transport=self.transport,
+                make_channel=make_channel,
                 exit_timeout=exit_timeout,
             )
         except BaseException:
@@ -215,6 +221,7 @@ class HedgedPublisher(pubsub_v1.PublisherClient):  # type: ignore[misc]
                 self._pipeline.abandon(
                     RuntimeError("the publisher was closed before the message was stored")
                 )
+                self._pipeline.close()
             self.transport.close()
 
     def __enter__(self) -> HedgedPublisher:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-MIN_HEDGE_DELAY: Final = 0.1
-MAX_HEDGE_DELAY: Final = 10.0
+from hedged_pubsub.hedge_delay import MAX_HEDGE_DELAY as MAX_HEDGE_DELAY
+from hedged_pubsub.hedge_delay import MIN_HEDGE_DELAY as MIN_HEDGE_DELAY
+from hedged_pubsub.hedge_delay import HedgeDelay, delay_in_seconds
+
 MIN_TOKENS: Final = 1
 MAX_TOKENS: Final = 250
 MIN_REFILL_RATIO: Final = 0.001
@@ -24,40 +26,42 @@ class HedgingSettings:
     Args:
         hedge_delay: How long to wait for an answer before the batch is sent once more, and
             again before each further hedge. Seconds as a number, or a ``timedelta``; from 0.1
-            to 10 seconds.
+            to 10 seconds. Or a `HedgeDelay`, for one that follows the service.
         max_tokens: How many hedges can go out in a row when none is earned in between: the
             size of each topic's token bucket. A whole number from 1 to 250.
         refill_ratio: The part of a token that each successful publish request earns, from
             0.001 to 0.2. It bounds the extra requests in the long run: 0.1 means one hedge for
             every ten requests that succeed. It must exceed the share of requests slower than
             ``hedge_delay``, or the bucket runs dry and the tail comes back.
+        second_connection: Whether hedges travel on a TCP connection of their own, which is what
+            helps when the first one is stuck. ``False`` sends them on the same connection.
 
     Attributes:
-        hedge_delay: The hedge delay in seconds.
+        hedge_delay: The hedge delay in seconds, or the `HedgeDelay` that was given.
         max_tokens: The size of each topic's token bucket.
         refill_ratio: Tokens that a success earns.
+        second_connection: Whether hedges have a connection of their own.
 
     Raises:
         TypeError: If a value is not of the type named above; ``bool`` is not a number here.
         ValueError: If a value is out of its range, NaN or infinite.
     """
 
-    hedge_delay: float = 1.0
+    hedge_delay: float | HedgeDelay = 1.0
     max_tokens: int = 50
     refill_ratio: float = 0.1
+    second_connection: bool = True
 
     def __init__(
         self,
-        hedge_delay: float | timedelta = 1.0,
+        hedge_delay: float | timedelta | HedgeDelay = 1.0,
         max_tokens: int = 50,
         refill_ratio: float = 0.1,
+        second_connection: bool = True,
     ) -> None:
         # Written out, because the argument takes a timedelta and the attribute is always seconds.
-        seconds = hedge_delay.total_seconds() if isinstance(hedge_delay, timedelta) else hedge_delay
-        delay_bounds = f"from {MIN_HEDGE_DELAY:g} to {MAX_HEDGE_DELAY:g} seconds"
-        _check_number("hedge_delay", seconds, delay_bounds, " or a timedelta")
-        if not MIN_HEDGE_DELAY <= seconds <= MAX_HEDGE_DELAY:
-            raise ValueError(f"hedge_delay must be {delay_bounds}; got {hedge_delay!r}")
+        if not isinstance(hedge_delay, HedgeDelay):
+            hedge_delay = delay_in_seconds("hedge_delay", hedge_delay, " or a HedgeDelay")
 
         token_bounds = f"from {MIN_TOKENS} to {MAX_TOKENS}"
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int):
@@ -66,15 +70,21 @@ class HedgingSettings:
             raise ValueError(f"max_tokens must be {token_bounds}; got {max_tokens!r}")
 
         ratio_bounds = f"from {MIN_REFILL_RATIO:g} to {MAX_REFILL_RATIO:g}"
-        _check_number("refill_ratio", refill_ratio, ratio_bounds)
+        if isinstance(refill_ratio, bool) or not isinstance(refill_ratio, (int, float)):
+            raise TypeError(f"refill_ratio must be a number {ratio_bounds}; got {refill_ratio!r}")
         if not MIN_REFILL_RATIO <= refill_ratio <= MAX_REFILL_RATIO:
             raise ValueError(f"refill_ratio must be {ratio_bounds}; got {refill_ratio!r}")
 
-        object.__setattr__(self, "hedge_delay", float(seconds))
+        if not isinstance(second_connection, bool):
+            raise TypeError(f"second_connection must be True or False; got {second_connection!r}")
+
+        object.__setattr__(self, "hedge_delay", hedge_delay)
         object.__setattr__(self, "max_tokens", max_tokens)
         object.__setattr__(self, "refill_ratio", float(refill_ratio))
+        object.__setattr__(self, "second_connection", second_connection)
 
-
-def _check_number(name: str, value: object, bounds: str, alternative: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number{alternative}, {bounds}; got {value!r}")
+    @property
+    def initial_hedge_delay(self) -> float:
+        """The hedge delay in seconds before anything was measured; a fixed one is always that."""
+        delay = self.hedge_delay
+        return delay.initial if isinstance(delay, HedgeDelay) else delay

@@ -1,13 +1,28 @@
-"""What hedging did, in numbers."""
+"""What hedging did, in numbers.
+
+An attempt that loses is neither a success nor an error: what is counted as such, and what took how
+long, are batches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
-from hedged_pubsub.events import ORIGINAL, Command, Resolve, Suppressed
-from hedged_pubsub.settings import HedgingSettings
-from hedged_pubsub.token_bucket import TokenBucket
+from hedged_pubsub.histogram import NO_SAMPLES, LatencyHistogram, LatencyPercentiles
+
+COUNTS: Final = (
+    "batches",
+    "batches_failed",
+    "attempts",
+    "attempts_cancelled",
+    "hedges_sent",
+    "hedges_won",
+    "hedges_suppressed",
+    "possible_duplicates",
+)
+"""The numbers that only grow: attributes of a snapshot, and of what is counted in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,68 +31,110 @@ class HedgingStats:
 
     Attributes:
         batches: Batches committed.
+        batches_failed: Batches that were given up; their futures have an error.
         attempts: Publish requests sent: originals, their retries, and hedges.
-        hedges_sent: Hedges among them.
+        attempts_cancelled: Requests cancelled because another one had decided the batch. Neither
+            successes nor errors.
+        hedges_sent: Hedges among the attempts.
         hedges_won: Batches decided by a hedge's answer.
         hedges_suppressed: Times a hedge was due and no token was left for it.
-        attempts_cancelled: Requests cancelled because another one had decided the batch. Neither
-            successes nor errors; each may have stored its messages a second time.
+        possible_duplicates: Attempts that may have stored a batch once more. These are, of each
+            batch that was stored, all attempts but the one that was answered first, except those
+            that are known to have stored nothing because the service refused them. A cancelled
+            attempt is among them, for a cancellation does not tell how far the service had come;
+            so is a retried one that timed out. Never fewer than there are duplicates; the service
+            alone knows how many there are.
         tokens: Tokens left, in the topic's bucket or, in total, in all of them.
+        original_latency: Seconds from sending the original, or sending it again, to its answer.
+            One that was cancelled because a hedge was answered first counts with the time until
+            then: beyond the hedge delay these percentiles are the least that requests would have
+            taken without hedging.
+        result_latency: Seconds from the commit of a batch to the answer that decided it, for the
+            batches that were stored. The time that a batch waits for more messages is not in it.
+        by_topic: The same for each topic by its full name, in a snapshot of all of them. Not part
+            of a comparison.
     """
 
     batches: int = 0
+    batches_failed: int = 0
     attempts: int = 0
+    attempts_cancelled: int = 0
     hedges_sent: int = 0
     hedges_won: int = 0
     hedges_suppressed: int = 0
-    attempts_cancelled: int = 0
+    possible_duplicates: int = 0
     tokens: float = 0.0
+    original_latency: LatencyPercentiles = NO_SAMPLES
+    result_latency: LatencyPercentiles = NO_SAMPLES
+    by_topic: Mapping[str, HedgingStats] = field(default_factory=dict, repr=False, compare=False)
 
 
-class TopicState:
-    """The bucket and the counters of one topic; whoever owns the engines guards it.
+class Counters:
+    """What was counted: of one topic, or of several."""
 
-    Attributes:
-        bucket: The topic's token bucket.
-    """
+    __slots__ = (*COUNTS, "original_latency", "result_latency")
 
-    __slots__ = (
-        "attempts",
-        "attempts_cancelled",
-        "batches",
-        "bucket",
-        "hedges_sent",
-        "hedges_suppressed",
-        "hedges_won",
-    )
-
-    def __init__(self, settings: HedgingSettings) -> None:
-        self.bucket = TokenBucket(settings.max_tokens, settings.refill_ratio)
+    def __init__(self) -> None:
         self.batches = 0
+        self.batches_failed = 0
         self.attempts = 0
+        self.attempts_cancelled = 0
         self.hedges_sent = 0
         self.hedges_won = 0
         self.hedges_suppressed = 0
-        self.attempts_cancelled = 0
+        self.possible_duplicates = 0
+        self.original_latency = LatencyHistogram()
+        self.result_latency = LatencyHistogram()
 
-    def count(self, commands: Iterable[Command]) -> None:
-        """Count what an engine has decided; what is sent and cancelled counts when it is."""
-        for command in commands:
-            if isinstance(command, Suppressed):
-                self.hedges_suppressed += 1
-            elif isinstance(command, Resolve) and command.attempt != ORIGINAL:
-                self.hedges_won += 1
+    def add(self, other: Counters) -> None:
+        """Count what others have counted, too."""
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.original_latency.add(other.original_latency)
+        self.result_latency.add(other.result_latency)
+
+    def copy(self) -> Counters:
+        """Return what was counted so far, to be read at leisure."""
+        copy = Counters()
+        for name in COUNTS:
+            setattr(copy, name, getattr(self, name))
+        copy.original_latency = self.original_latency.copy()
+        copy.result_latency = self.result_latency.copy()
+        return copy
 
 
-def snapshot(topics: Iterable[TopicState]) -> HedgingStats:
-    """Add up topics into one snapshot."""
-    states = tuple(topics)
+class Reading(NamedTuple):
+    """The numbers of one topic at one time."""
+
+    counters: Counters
+    tokens: float
+
+    def snapshot(self) -> HedgingStats:
+        """Return them as users get them."""
+        return _freeze(self.counters, self.tokens, {})
+
+
+def snapshot(readings: Mapping[str, Reading], topic: str | None = None) -> HedgingStats:
+    """Return the snapshot of one topic, all zero for an unknown one, or of all of them added up."""
+    if topic is not None:
+        return readings[topic].snapshot() if topic in readings else HedgingStats()
+    total = Counters()
+    for reading in readings.values():
+        total.add(reading.counters)
+    return _freeze(
+        total,
+        sum(reading.tokens for reading in readings.values()),
+        {name: reading.snapshot() for name, reading in readings.items()},
+    )
+
+
+def _freeze(
+    counters: Counters, tokens: float, by_topic: Mapping[str, HedgingStats]
+) -> HedgingStats:
     return HedgingStats(
-        batches=sum(state.batches for state in states),
-        attempts=sum(state.attempts for state in states),
-        hedges_sent=sum(state.hedges_sent for state in states),
-        hedges_won=sum(state.hedges_won for state in states),
-        hedges_suppressed=sum(state.hedges_suppressed for state in states),
-        attempts_cancelled=sum(state.attempts_cancelled for state in states),
-        tokens=sum(state.bucket.tokens for state in states),
+        **{name: getattr(counters, name) for name in COUNTS},
+        tokens=tokens,
+        original_latency=counters.original_latency.percentiles(),
+        result_latency=counters.result_latency.percentiles(),
+        by_topic=by_topic,
     )

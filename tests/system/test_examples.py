@@ -16,6 +16,7 @@ OUTPUT = {
     "fastapi_app.py": "100 orders are stored, 9 of them thanks to a hedge",
     "flush_at_exit.py": "1000 of 1000 messages are stored",
     "own_tests.py": "3 passed",
+    "prometheus_metrics.py": "3 hedges won",
     "publish.py": "1 hedges sent, 1 of them won",
     "retry_model_armor.py": "the prompt was looked at: MATCH_FOUND",
     "retry_publisher.py": "30 orders published, 1 thanks to a hedge",

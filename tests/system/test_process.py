@@ -401,3 +401,35 @@ def test_prefork_server(server: PubSubServer, topic: str) -> None:
     assert_clean(process)
     assert process.stdout.strip() == "[0, 0, 0]"
     assert len(stored(server)) == len(set(stored(server))) == 16
+
+
+@needs_fork
+def test_fork_with_two_connections(server: PubSubServer, topic: str) -> None:
+    """Parent and child hedge on, each on two connections of its own."""
+    server.set_script(FaultScript(faults=[Stall(5, calls=[11, 23, 35])]))
+    process = run(
+        """
+        def hedged():
+            # Ten successes are the token; then a request stalls, and its hedge does not.
+            for _ in range(10):
+                publisher.publish(topic, b"token").result(10)
+            before = publisher.hedging_stats().hedges_won
+            publisher.publish(topic, b"stall").result(10)
+            assert publisher.hedging_stats().hedges_won == before + 1
+
+        publisher = HedgedPublisher(settings(max_messages=1), hedging_settings=HedgingSettings(0.1))
+        hedged()
+        child = os.fork()
+        if not child:
+            hedged()
+            sys.exit(0)
+        _, status = os.waitpid(child, 0)
+        assert status == 0, status
+        hedged()
+        """
+    )
+    assert_clean(process)
+    by_peer: dict[str, set[int]] = {}
+    for attempt in server.attempts():
+        by_peer.setdefault(attempt.peer, set()).add(attempt.attempt_number or 0)
+    assert sorted(sorted(numbers) for numbers in by_peer.values()) == [[0], [0], [1], [1]]

@@ -63,7 +63,8 @@ class Recorder(Driver):
 def rpc() -> Iterator[PublishRpc]:
     """Make an RPC to nowhere."""
     transport = PublisherGrpcTransport(channel=grpc.insecure_channel("127.0.0.1:1"))
-    yield PublishRpc(transport)
+    time = VirtualTime()
+    yield PublishRpc(transport, None, time, Inline(time, time.clock), time.clock)
     transport.close()
 
 

@@ -44,6 +44,11 @@ _TESTS = {
         "tests/system/test_process.py::test_fork_with_everything_under_way",
         "tests/system/test_process.py::test_prefork_server",
     ),
+    "connections": (
+        "tests/system/connections/test_faults.py::"
+        "test_without_a_fault_only_hedges_use_the_second_connection",
+        "tests/system/connections/test_frozen.py::test_after_a_thaw_no_connection_leaks",
+    ),
     "threads": ("tests/system/test_publisher.py::test_threads_do_not_grow_with_stalled_batches",),
     "done-callbacks": ("tests/system/test_publisher.py::test_a_callback_that_blocks_harms_nobody",),
     "each request": (f"{_DIFFERENCES}::headers of a request",),

@@ -5,6 +5,7 @@ These run at the lowest and the newest supported releases.
 
 from __future__ import annotations
 
+import concurrent.futures
 import inspect
 import threading
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from hedged_pubsub import HedgedPublisher
 from hedged_pubsub._official import (
     FlowControl,
     call_arguments,
+    connect,
     is_plain_channel,
     nominal_timeout,
     publish_defaults,
@@ -175,3 +177,33 @@ def test_the_publish_signature_is_the_official_one() -> None:
     for name in official:
         assert ours[name].kind == official[name].kind
         assert ours[name].default == official[name].default
+
+
+@pytest.mark.parametrize("intercepted", [False, True])
+def test_connecting_without_a_call(intercepted: bool) -> None:
+    """A channel connects, and says so; one that cannot, or was closed, is not connected."""
+
+    class Nothing(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+        def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+            return continuation(details, request)
+
+    def channel_to(port: int) -> grpc.Channel:
+        channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+        return grpc.intercept_channel(channel, Nothing()) if intercepted else channel
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    channel = channel_to(port)
+    polls = threading.Event()
+    for _ in range(500):
+        if connect(channel):
+            break
+        polls.wait(0.01)
+    assert connect(channel)
+    channel.close()
+    assert not connect(channel)
+    server.stop(None).wait()
+    nowhere = channel_to(port)
+    assert not any(connect(nowhere) or polls.wait(0.01) for _ in range(20))
+    nowhere.close()

@@ -49,7 +49,14 @@ class Batch(BatchContents):
         futures: Those of the messages.
     """
 
-    __slots__ = ("_owner", "_request", "_rpc", "_shared", "_workers", "futures")
+    __slots__ = (
+        "_owner",
+        "_request",
+        "_rpc",
+        "_shared",
+        "_workers",
+        "futures",
+    )
 
     def __init__(
         self,
@@ -85,11 +92,15 @@ class Batch(BatchContents):
 
     def send(self, attempt: int, timeout: float | None) -> Call:
         """Start an RPC, without waiting for it."""
+        connection = self._rpc.connection(attempt)
+        self.travels_on(attempt, connection)
         if attempt == ORIGINAL:
             timeout = self.next_timeout()
         elif self._tracing is not None:
             self._tracing.hedged(attempt)
-        return self._rpc.start(self._request, self.topic, attempt, self.publish_start_time, timeout)
+        return self._rpc.start(
+            connection, self._request, self.topic, attempt, self.publish_start_time, timeout
+        )
 
     def cancel(self, call: Call) -> None:
         """Cancel an RPC if it has not ended."""
@@ -101,11 +112,16 @@ class Batch(BatchContents):
         Raises:
             google.api_core.exceptions.GoogleAPICallError: What the official client would raise.
         """
+        self._rpc.ended(call)
         return self.check(message_ids(call))
 
     def succeed(self, answer: object, attempt: int) -> None:
         """Resolve the futures with the message ids."""
         ids = cast("list[str]", answer)
+        if attempt == ORIGINAL:
+            self.original_on.heard()
+        else:
+            self._rpc.overtaken(self.original_on, self.hedges_on)
         if self._tracing is None:
             self._settle(ids, None)
         else:

@@ -172,6 +172,7 @@ class Batcher:
         self._timer_runs = False
         self._flow_control.start_anew()
         self._driver.start_anew()
+        self._rpc.start_anew()
         for batch in orphans:
             batch.orphan()
 

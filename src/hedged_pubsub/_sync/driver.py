@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
+from hedged_pubsub import hedge_log
 from hedged_pubsub._sync.scheduler import Scheduler, Wakeup
 from hedged_pubsub._sync.workers import Workers
 from hedged_pubsub.engine import AttemptEngine
@@ -33,9 +34,11 @@ from hedged_pubsub.events import (
     Succeeded,
     Woke,
 )
+from hedged_pubsub.observability import METRICS
 from hedged_pubsub.settings import HedgingSettings
-from hedged_pubsub.stats import HedgingStats, TopicState, snapshot
+from hedged_pubsub.stats import HedgingStats, snapshot
 from hedged_pubsub.token_bucket import TokenBucket
+from hedged_pubsub.topic_state import Course, TopicState, read
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -85,7 +88,7 @@ class Batch(Protocol):
         """Fail the futures, without running a user's code here."""
 
 
-class _Run:
+class _Run(Course):
     """A batch on its way: its engine and, held strongly, its calls; guarded by the driver's lock.
 
     gRPC cancels a call whose last reference is dropped.
@@ -94,6 +97,9 @@ class _Run:
     __slots__ = ("batch", "calls", "engine", "topic", "wakeup", "wakeup_at")
 
     def __init__(self, batch: Batch, engine: AttemptEngine, topic: TopicState) -> None:
+        # As in the base class, whose own is one call more for each batch.
+        self.committed_at = 0.0
+        self.hedging = None
         self.batch = batch
         self.engine = engine
         self.topic = topic
@@ -134,16 +140,19 @@ class Driver:
         self._engine_lock = threading.Lock()
         self._topics: dict[str, TopicState] = {}
         self._runs: set[_Run] = set()
+        self._durations = METRICS.watch(self, self._topics)
 
     def submit(self, batch: Batch) -> None:
         """Send a batch. Returns at once; ``succeed`` or ``fail`` of the batch follows, once."""
         with self._engine_lock:
             topic = self._topics.get(batch.topic)
             if topic is None:
-                topic = self._topics[batch.topic] = TopicState(self._hedging)
+                topic = self._topics[batch.topic] = TopicState(
+                    batch.topic, self._hedging, durations=self._durations
+                )
             topic.batches += 1
             engine = AttemptEngine(
-                hedge_delay=self._hedging.hedge_delay,
+                hedge_delay=topic.hedge_delay,
                 bucket=topic.bucket,
                 total_timeout=batch.total_timeout,
             )
@@ -155,9 +164,8 @@ class Driver:
     def stats(self, topic: str | None = None) -> HedgingStats:
         """Return a snapshot of one topic, or of all."""
         with self._engine_lock:
-            if topic is None:
-                return snapshot(self._topics.values())
-            return snapshot([self._topics[topic]] if topic in self._topics else [])
+            readings = read(self._topics, topic)
+        return snapshot(readings, topic)
 
     def abandon(self, error: BaseException) -> int:
         """End every batch under way with ``error``, and return how many those were."""
@@ -178,7 +186,7 @@ class Driver:
             run.engine = _decided_engine()
             run.calls = {}
         self._runs = set()
-        self._topics = {}
+        self._topics.clear()
 
     def _feed(self, run: _Run, event: Event, answer: object = None) -> None:
         try:
@@ -198,8 +206,12 @@ class Driver:
         The engine lock is held.
         """
         engine = run.engine
-        commands = engine.handle(event, self._clock())
-        run.topic.count(commands)
+        now = self._clock()
+        commands = engine.handle(event, now)
+        if event is _COMMITTED:
+            run.committed_at = now
+        else:
+            run.topic.count(run, event, commands, engine.original_latency, now)
         next_wakeup = engine.next_wakeup
         if next_wakeup != run.wakeup_at:
             self._rearm(run, next_wakeup)
@@ -219,6 +231,8 @@ class Driver:
         commands = self._tell(run, _WOKE)
         if any(isinstance(command, Start) for command in commands):
             self._workers.submit(self._execute, run, commands)
+        elif run.topic.due:
+            self._workers.submit(self._call_due, run.topic)
 
     def _execute(self, run: _Run, commands: list[Command], answer: object = None) -> None:
         for command in commands:
@@ -230,14 +244,24 @@ class Driver:
                 run.batch.succeed(answer, command.attempt)
             elif isinstance(command, Fail):
                 run.batch.fail(command)
+        if run.topic.due:
+            self._workers.submit(self._call_due, run.topic)
+
+    def _call_due(self, topic: TopicState) -> None:
+        with self._engine_lock:
+            due, topic.due = topic.due, []
+        for call in due:
+            call()
 
     def _start(self, run: _Run, command: Start) -> None:
         attempt = command.attempt
+        logged = attempt != ORIGINAL and hedge_log.is_wanted()
         with self._engine_lock:
             if attempt not in run.engine.in_flight:
                 return
             run.topic.attempts += 1
-            run.topic.hedges_sent += attempt != ORIGINAL
+            if attempt != ORIGINAL:
+                run.topic.hedge_sent(run, attempt, self._clock(), logged=logged)
         try:
             call = run.batch.send(attempt, command.timeout)
         except BaseException as error:

@@ -13,6 +13,7 @@ from google.cloud.pubsub_v1.types import BatchSettings, PublisherOptions
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
 from hedged_pubsub._batch import make_message, serialize_message
+from hedged_pubsub._channels import MakeChannel
 from hedged_pubsub._official import FlowControl, publish_defaults
 from hedged_pubsub._sync import process, threads
 from hedged_pubsub._sync.batcher import Batcher
@@ -35,6 +36,7 @@ class Pipeline:
         options: The publisher's options.
         flow_control: Lends credit for each message.
         transport: Where requests go.
+        make_channel: Makes a channel for hedges; ``None`` if they share the transport's.
         exit_timeout: Seconds that the end of the interpreter waits for what was accepted.
 
     Raises:
@@ -50,6 +52,7 @@ class Pipeline:
         options: PublisherOptions,
         flow_control: FlowControl,
         transport: PublisherGrpcTransport,
+        make_channel: MakeChannel | None,
         exit_timeout: float,
     ) -> None:
         method_retry, method_timeout = publish_defaults(transport)
@@ -58,15 +61,18 @@ class Pipeline:
             options_timeout=options.timeout,
             method_retry=method_retry,
             method_timeout=method_timeout,
-            hedge_delay=settings.hedge_delay,
+            hedge_delay=settings.initial_hedge_delay,
         )
         self._tracing = options.enable_open_telemetry_tracing
         self._flow_control = flow_control
         self._driver = Driver(settings, threads.SCHEDULER, threads.WORKERS, threads.CLOCK)
+        self._rpc = PublishRpc(
+            transport, make_channel, threads.SCHEDULER, threads.WORKERS, threads.CLOCK
+        )
         self._batcher = Batcher(
             settings=batch_settings,
             flow_control=flow_control,
-            rpc=PublishRpc(transport),
+            rpc=self._rpc,
             driver=self._driver,
             scheduler=threads.SCHEDULER,
             workers=threads.WORKERS,
@@ -132,6 +138,10 @@ class Pipeline:
     def abandon(self, error: BaseException) -> None:
         """End all that is under way with an error."""
         self._driver.abandon(error)
+
+    def close(self) -> None:
+        """Close the connections that were opened beside the transport's."""
+        self._rpc.close()
 
     def stats(self, topic: str | None) -> HedgingStats:
         """Return a snapshot of one topic, or of all."""

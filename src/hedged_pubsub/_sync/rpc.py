@@ -3,47 +3,119 @@
 from __future__ import annotations
 
 import contextvars
-from typing import Any, cast
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, cast
 
 import grpc
 from google.api_core import exceptions
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
+from hedged_pubsub._channels import MakeChannel
+from hedged_pubsub._official import connect
 from hedged_pubsub._rpc import PublishMethod
 from hedged_pubsub._sync import threads
 from hedged_pubsub._sync.direct_call import direct_start
 from hedged_pubsub._sync.driver import Call
+from hedged_pubsub._sync.scheduler import Scheduler
+from hedged_pubsub._sync.workers import Workers
+from hedged_pubsub.connections import Connection, Connections
 from hedged_pubsub.events import ORIGINAL
 
+_LOGGER = logging.getLogger(__name__)
 
-class PublishRpc:
-    """The publish RPC of one transport.
+_FIRST_PAUSE: Final = 0.005
+_MAX_PAUSE: Final = 1.0
+"""Seconds between two looks at a connection that is opening: the first, doubled each time, and the
+longest. Connecting takes a round trip or three; whom the server refuses may wait."""
 
-    Args:
-        transport: Where requests go.
+
+class SyncPublishMethod(PublishMethod):
+    """The publish method of one synchronous channel.
+
+    Attributes:
+        start: Starts a call; takes what gRPC's ``future`` takes.
     """
 
-    def __init__(self, transport: PublisherGrpcTransport) -> None:
-        self._publish = PublishMethod(transport)
-        future = self._publish.multicallable.future
-        if self._publish.is_plain:
-            self._start = direct_start(self._publish.multicallable)
+    def __init__(self, transport: PublisherGrpcTransport, channel: Any = None) -> None:
+        super().__init__(transport, channel)
+        future = self.multicallable.future
+        self.start: Callable[..., Any]
+        if self.is_plain:
+            self.start = direct_start(self.multicallable)
         else:
             # Interceptors find an empty context, as on the official client's threads: who happens
             # to publish the last message of a batch, within a span perhaps, has no part in it.
-            self._start = lambda *args, **kwargs: contextvars.Context().run(future, *args, **kwargs)
+            self.start = lambda *args, **kwargs: contextvars.Context().run(future, *args, **kwargs)
+
+
+SyncConnection = Connection[SyncPublishMethod]
+
+
+class PublishRpc:
+    """The publish RPC of one publisher, and the connections that it travels on.
+
+    Args:
+        transport: Where requests go.
+        make_channel: Makes a channel with a connection of its own, for hedges; ``None`` if there
+            is none.
+        scheduler: Looks after connections that are opening.
+        workers: Open connections, and close them.
+        clock: Monotonic seconds, the scheduler's.
+    """
+
+    def __init__(
+        self,
+        transport: PublisherGrpcTransport,
+        make_channel: MakeChannel | None,
+        scheduler: Scheduler,
+        workers: Workers,
+        clock: Callable[[], float],
+    ) -> None:
+        self._transport = transport
+        self._make_channel = make_channel
+        self._scheduler = scheduler
+        self._workers = workers
+        self._clock = clock
+        self._publish = SyncPublishMethod(transport)
+        self._connections = Connections(self._publish)
+        # Guards which connections there are. Nothing is called while it is held.
+        self._connection_lock = threading.Lock()
+        self._second_is_due = make_channel is not None
+        self._closed = False
+
+    def start_anew(self) -> None:
+        """Forget the parent's calls, in a forked child; gRPC looks after the channels."""
+        self._connection_lock = threading.Lock()
+        self._connections.start_anew()
+        self._second_is_due = self._make_channel is not None and not self._connections.own
 
     @property
     def is_plain(self) -> bool:
-        """Whether no interceptor sits on the channel."""
+        """Whether no interceptor sits on the client's channel."""
         return self._publish.is_plain
 
     def prepare(self, serialized: bytes) -> Any:
-        """Return a request as the channel takes it; all attempts share it."""
+        """Return a request as the client's channel takes it; all attempts share it."""
         return self._publish.prepare(serialized)
+
+    def connection(self, attempt: int) -> SyncConnection:
+        """Return the connection that an attempt travels on; it has to be started next."""
+        if self._second_is_due:
+            self._open_second()
+        connection = self._connections.of(attempt)
+        if connection.own:
+            with self._connection_lock:
+                connection = self._connections.of(attempt)
+                connection.starting += 1  # so that it is not closed before ``start``
+        return connection
 
     def start(
         self,
+        connection: SyncConnection,
         request: Any,
         topic: str,
         attempt: int,
@@ -53,20 +125,124 @@ class PublishRpc:
         """Start one RPC.
 
         Args:
+            connection: What ``connection`` returned.
             request: What ``prepare`` returned.
             topic: The full name of the topic.
             attempt: 0 for the original, else the number of the hedge.
             publish_start_time: For the telemetry header; wall seconds.
             timeout: Seconds, or ``None`` for no limit.
         """
-        arguments = self._publish.arguments(topic, attempt, publish_start_time)
-        with threads.FORK_GATE:
-            return cast("Call", self._start(request, timeout, **arguments))
+        method = connection.method
+        arguments = method.arguments(topic, attempt, publish_start_time)
+        if not connection.own:
+            with threads.FORK_GATE:
+                return cast("Call", method.start(request, timeout, **arguments))
+        try:
+            if method.is_plain is not self.is_plain:
+                request = method.convert(request)
+            with threads.FORK_GATE:
+                call = cast("Call", method.start(request, timeout, **arguments))
+            connection.in_flight.add(call)
+        finally:
+            with self._connection_lock:
+                connection.starting -= 1
+        return call
 
     def cancel(self, call: Call) -> None:
         """Cancel an RPC if it has not ended."""
         with threads.FORK_GATE:
             cast("Any", call).cancel()
+        self.ended(call)
+
+    def ended(self, call: Call) -> None:
+        """Take note that an RPC has ended, or was cancelled."""
+        for connection in self._connections.own:
+            if connection.in_flight:
+                connection.in_flight.discard(call)
+                if not self._connections.uses(connection):
+                    self._close_drained()
+
+    def overtaken(self, loser: SyncConnection, winner: SyncConnection) -> None:
+        """Take note that a hedge on one connection decided a batch of another."""
+        winner.heard()
+        if loser is winner or not loser.overtaken(self._clock()):
+            return
+        with self._connection_lock:
+            dead = self._connections.give_way(loser)
+        if dead:
+            self._workers.submit(self._replace)
+
+    def _open_second(self) -> None:
+        with self._connection_lock:
+            due, self._second_is_due = self._second_is_due, False
+        if due:
+            self._workers.submit(self._open)
+
+    def _replace(self) -> None:
+        _LOGGER.warning("a connection answers nothing any more; publishing goes on on another one")
+        self._open()
+
+    def _open(self) -> None:
+        """Open a connection for hedges. On a worker: it takes a millisecond or two."""
+        self._close_drained()
+        make_channel = self._make_channel
+        with self._connection_lock:
+            if self._closed or make_channel is None:
+                return
+            if not self._connections.may_open:
+                self._connections.fall_back()
+                return
+        try:
+            with threads.FORK_GATE:
+                channel = make_channel()
+            method = SyncPublishMethod(self._transport, channel)
+        except Exception:
+            _LOGGER.exception("no second connection can be opened; hedges share the first one")
+            with self._connection_lock:
+                self._connections.fall_back()
+            return
+        if self._take(method):
+            self._connect()
+        else:
+            channel.close()
+
+    def _take(self, method: SyncPublishMethod) -> bool:
+        with self._connection_lock:
+            if self._closed:
+                return False
+            self._connections.open(method)
+            return True
+
+    def _connect(self, pause: float = _FIRST_PAUSE) -> None:
+        """Connect now, look from time to time whether it is there, and use it when it is."""
+        connection = self._connections.opening
+        if connection is None:
+            return
+        with threads.FORK_GATE:
+            is_ready = connect(connection.method.channel)
+        with self._connection_lock:
+            if is_ready:
+                self._connections.connected()
+            if is_ready or self._closed:
+                return
+        # Not with a strong reference: a publisher may be dropped while nobody answers.
+        again = partial(_look_again, weakref.ref(self), min(2 * pause, _MAX_PAUSE))
+        self._scheduler.call_at(self._clock() + pause, again)
+
+    def _close_drained(self) -> None:
+        with self._connection_lock:
+            drained = self._connections.drained()
+        for connection in drained:
+            # Not here: this may be gRPC's thread, which closing waits for.
+            self._workers.submit(connection.method.channel.close)
+
+    def close(self) -> None:
+        """Close the connections that were opened here; the client's channel is its own to close."""
+        with self._connection_lock:
+            self._closed = True
+            own, self._connections.own = self._connections.own, []
+        for connection in own:
+            connection.method.channel.close()
 
     def call(
         self, request: Any, topic: str, publish_start_time: float, timeout: float
@@ -82,6 +258,12 @@ class PublishRpc:
         except grpc.RpcError as error:
             raise exceptions.from_grpc_error(error) from error
         return list(response.message_ids)
+
+
+def _look_again(rpc: weakref.ref[PublishRpc], pause: float) -> None:
+    alive = rpc()
+    if alive is not None:
+        alive._connect(pause)
 
 
 def message_ids(call: Call) -> list[str]:

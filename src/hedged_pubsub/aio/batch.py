@@ -9,7 +9,7 @@ import grpc
 from google.api_core import exceptions
 
 from hedged_pubsub._batch import BatchContents
-from hedged_pubsub._rpc import PublishMethod
+from hedged_pubsub.aio.rpc import AsyncPublishRpc
 from hedged_pubsub.call_policy import CallPolicy
 from hedged_pubsub.events import ORIGINAL, Fail
 
@@ -27,7 +27,7 @@ class Batch(BatchContents):
     Args:
         topic: The topic's full name.
         policy: The retry and the timeout of its messages.
-        method: How it is sent.
+        rpc: How it is sent.
         loop: The event loop.
         owner: Told about its end.
 
@@ -35,18 +35,18 @@ class Batch(BatchContents):
         futures: Those of the messages, until they are resolved.
     """
 
-    __slots__ = ("_loop", "_method", "_owner", "_request", "futures")
+    __slots__ = ("_loop", "_owner", "_request", "_rpc", "futures")
 
     def __init__(
         self,
         topic: str,
         policy: CallPolicy,
-        method: PublishMethod,
+        rpc: AsyncPublishRpc,
         loop: asyncio.AbstractEventLoop,
         owner: BatchOwner,
     ) -> None:
         super().__init__(topic, policy)
-        self._method = method
+        self._rpc = rpc
         self._loop = loop
         self._owner = owner
         self.futures: list[asyncio.Future[str]] = []
@@ -61,7 +61,7 @@ class Batch(BatchContents):
 
     def commit(self) -> None:
         """Get ready to be sent."""
-        self._request = self._method.prepare(self.serialize())
+        self._request = self._rpc.prepare(self.serialize())
 
     async def send(self, attempt: int, timeout: float | None) -> object:
         """Send the batch and return the message ids.
@@ -69,18 +69,16 @@ class Batch(BatchContents):
         Raises:
             google.api_core.exceptions.GoogleAPICallError: What the official client would raise.
         """
+        connection = self._rpc.connection(attempt)
+        self.travels_on(attempt, connection)
         if attempt == ORIGINAL:
             timeout = self.next_timeout()
         elif self._tracing is not None:
             self._tracing.hedged(attempt)
-        arguments = self._method.arguments(self.topic, attempt, self.publish_start_time)
-        call = self._method.multicallable(self._request, timeout=timeout, **arguments)
         try:
-            response = await call
-        except asyncio.CancelledError:
-            # A call that is dropped would go on at the server.
-            call.cancel()
-            raise
+            response = await self._rpc.call(
+                connection, self._request, self.topic, attempt, self.publish_start_time, timeout
+            )
         except grpc.RpcError as error:
             raise exceptions.from_grpc_error(error) from error
         return self.check(list(response.message_ids))
@@ -88,6 +86,10 @@ class Batch(BatchContents):
     def succeed(self, answer: object, attempt: int) -> None:
         """Resolve the futures with the message ids."""
         ids = cast("list[str]", answer)
+        if attempt == ORIGINAL:
+            self.original_on.heard()
+        else:
+            self._rpc.overtaken(self.original_on, self.hedges_on)
         if self._tracing is not None:
             self._tracing.succeed(ids, attempt)
         self._owner.settled(self)

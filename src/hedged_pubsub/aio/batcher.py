@@ -8,11 +8,11 @@ import math
 import weakref
 
 from hedged_pubsub._batch import BatchLimits, check_size, message_prefix
-from hedged_pubsub._rpc import PublishMethod
 from hedged_pubsub._tracing import MessageTracing
 from hedged_pubsub.aio.batch import Batch
 from hedged_pubsub.aio.driver import Driver
 from hedged_pubsub.aio.flow_control import FlowControl
+from hedged_pubsub.aio.rpc import AsyncPublishRpc
 from hedged_pubsub.call_policy import CallPolicy
 from hedged_pubsub.events import Fail
 
@@ -43,7 +43,7 @@ class Batcher:
     Args:
         limits: When a batch is full, and how long it waits.
         flow_control: Gets back the credit of each message when its batch is decided.
-        method: How batches are sent.
+        rpc: How batches are sent.
         driver: Takes over committed batches.
         loop: The event loop.
     """
@@ -53,13 +53,13 @@ class Batcher:
         *,
         limits: BatchLimits,
         flow_control: FlowControl,
-        method: PublishMethod,
+        rpc: AsyncPublishRpc,
         driver: Driver,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._limits = limits
         self._flow_control = flow_control
-        self._method = method
+        self._rpc = rpc
         self._driver = driver
         self._loop = loop
         self._open: dict[tuple[str, CallPolicy], Batch] = {}
@@ -98,7 +98,7 @@ class Batcher:
             check_size(topic, size)
             if batch is not None:
                 self._send(batch)  # without this message, which opens the next one
-            batch = Batch(topic, policy, self._method, self._loop, self)
+            batch = Batch(topic, policy, self._rpc, self._loop, self)
             self._open[key] = batch
             self._undecided.add(batch)
         is_full = self._limits.is_full(batch, size)

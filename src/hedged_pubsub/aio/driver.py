@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import dataclasses
 import logging
 from collections.abc import Coroutine
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from google.api_core import exceptions
 
+from hedged_pubsub import hedge_log
 from hedged_pubsub.engine import AttemptEngine
 from hedged_pubsub.events import (
     ORIGINAL,
@@ -31,8 +31,10 @@ from hedged_pubsub.events import (
     Succeeded,
     Woke,
 )
+from hedged_pubsub.observability import METRICS
 from hedged_pubsub.settings import HedgingSettings
-from hedged_pubsub.stats import HedgingStats, TopicState, snapshot
+from hedged_pubsub.stats import HedgingStats, snapshot
+from hedged_pubsub.topic_state import Course, TopicState, read
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -71,12 +73,13 @@ class Batch(Protocol):
         """Fail the futures."""
 
 
-class _Run:
+class _Run(Course):
     """A batch on its way: its engine, and a task for each attempt in flight."""
 
     __slots__ = ("batch", "engine", "tasks", "topic", "wakeup", "wakeup_at")
 
     def __init__(self, batch: Batch, engine: AttemptEngine, topic: TopicState) -> None:
+        super().__init__()
         self.batch = batch
         self.engine = engine
         self.topic = topic
@@ -94,10 +97,11 @@ class Driver:
     """
 
     def __init__(self, hedging: HedgingSettings | None, loop: asyncio.AbstractEventLoop) -> None:
-        self._hedge_delay = None if hedging is None else hedging.hedge_delay
+        self._hedged = hedging is not None
         self._hedging = hedging or HedgingSettings()
         self._loop = loop
         self._topics: dict[str, TopicState] = {}
+        self._durations = METRICS.watch(self, self._topics)
         self._runs: set[_Run] = set()
         # Held until they end, those of cancelled attempts too: the loop holds no task strongly.
         self._tasks: set[asyncio.Task[object]] = set()
@@ -106,10 +110,12 @@ class Driver:
         """Send a batch. ``succeed`` or ``fail`` of the batch follows, once."""
         topic = self._topics.get(batch.topic)
         if topic is None:
-            topic = self._topics[batch.topic] = TopicState(self._hedging)
+            topic = self._topics[batch.topic] = TopicState(
+                batch.topic, self._hedging, hedged=self._hedged, durations=self._durations
+            )
         topic.batches += 1
         engine = AttemptEngine(
-            hedge_delay=self._hedge_delay,
+            hedge_delay=topic.hedge_delay if self._hedged else None,
             bucket=topic.bucket,
             total_timeout=batch.total_timeout,
         )
@@ -119,12 +125,7 @@ class Driver:
 
     def stats(self, topic: str | None = None) -> HedgingStats:
         """Return a snapshot of one topic, or of all."""
-        if topic is None:
-            stats = snapshot(self._topics.values())
-        else:
-            stats = snapshot([self._topics[topic]] if topic in self._topics else [])
-        # Without hedging nothing is bought for what successes earn.
-        return stats if self._hedge_delay is not None else dataclasses.replace(stats, tokens=0.0)
+        return snapshot(read(self._topics, topic), topic)
 
     def abandon(self, error: BaseException) -> int:
         """End every batch under way with ``error``, and return how many those were."""
@@ -165,12 +166,19 @@ class Driver:
                 run.batch.succeed(answer, command.attempt)
             elif isinstance(command, Fail):
                 run.batch.fail(command)
+        if run.topic.due:
+            due, run.topic.due = run.topic.due, []
+            for call in due:
+                call()
 
     def _tell(self, run: _Run, event: Event, now: float) -> list[Command]:
         """Hand an event to the engine, and keep all that hangs on it in step."""
         engine = run.engine
         commands = engine.handle(event, now)
-        run.topic.count(commands)
+        if event is _COMMITTED:
+            run.committed_at = now
+        else:
+            run.topic.count(run, event, commands, engine.original_latency, now)
         next_wakeup = engine.next_wakeup
         if next_wakeup != run.wakeup_at:
             if run.wakeup is not None:
@@ -190,7 +198,8 @@ class Driver:
     def _start(self, run: _Run, command: Start) -> None:
         attempt = command.attempt
         run.topic.attempts += 1
-        run.topic.hedges_sent += attempt != ORIGINAL
+        if attempt != ORIGINAL:
+            run.topic.hedge_sent(run, attempt, self._loop.time(), logged=hedge_log.is_wanted())
         # In an empty context: who happens to publish the last message of a batch, within a span
         # perhaps, has no part in the request.
         task: asyncio.Task[object] = contextvars.Context().run(

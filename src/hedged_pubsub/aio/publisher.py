@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final
 
+import grpc.aio
 from google.api_core import gapic_v1
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import pubsub_v1
@@ -16,6 +17,7 @@ from google.pubsub_v1 import PublisherAsyncClient, PublisherClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcAsyncIOTransport
 
 from hedged_pubsub._batch import BatchLimits, make_message, serialize_message
+from hedged_pubsub._channels import second_channel
 from hedged_pubsub._official import publish_defaults
 from hedged_pubsub._options import (
     check_hedging_settings,
@@ -27,7 +29,7 @@ from hedged_pubsub._tracing import MessageTracing
 from hedged_pubsub.aio.batcher import Batcher
 from hedged_pubsub.aio.driver import Driver
 from hedged_pubsub.aio.flow_control import FlowControl
-from hedged_pubsub.aio.rpc import AsyncPublishMethod
+from hedged_pubsub.aio.rpc import AsyncPublishRpc
 from hedged_pubsub.call_policy import CallPolicies, CallPolicy
 from hedged_pubsub.settings import HedgingSettings
 from hedged_pubsub.stats import HedgingStats
@@ -91,6 +93,11 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             kwargs["client_options"] = {"api_endpoint": os.environ["PUBSUB_EMULATOR_HOST"]}
             if "transport" not in kwargs:
                 kwargs["credentials"] = AnonymousCredentials()
+        make_channel = None
+        if hedging_settings is not None and hedging_settings.second_connection:
+            make_channel = second_channel(
+                kwargs, PublisherGrpcAsyncIOTransport, grpc.aio.insecure_channel
+            )
         super().__init__(**kwargs)
         self._hedging_settings = hedging_settings
         self._closed = False
@@ -103,16 +110,22 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             options_timeout=options.timeout,
             method_retry=method_retry,
             method_timeout=method_timeout,
-            hedge_delay=None if hedging_settings is None else hedging_settings.hedge_delay,
+            hedge_delay=None if hedging_settings is None else hedging_settings.initial_hedge_delay,
             asynchronous=True,
         )
         self._tracing: bool = options.enable_open_telemetry_tracing
         self._flow_control = FlowControl(options.flow_control)
         self._driver = Driver(hedging_settings, self._loop)
+        self._rpc = AsyncPublishRpc(
+            transport,
+            make_channel,
+            self._loop,
+            with_telemetry=hedging_settings is not None,
+        )
         self._batcher = Batcher(
             limits=BatchLimits(pubsub_v1.types.BatchSettings(*batch_settings)),
             flow_control=self._flow_control,
-            method=AsyncPublishMethod(transport, with_telemetry=hedging_settings is not None),
+            rpc=self._rpc,
             driver=self._driver,
             loop=self._loop,
         )
@@ -331,6 +344,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             self._driver.abandon(
                 RuntimeError("the publisher was closed before the message was stored")
             )
+            await self._rpc.close()
             await self.transport.close()
             await self._driver.wait_for_tasks(_END_TIMEOUT)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, cast
 
 from google.pubsub_v1 import types
 
 from hedged_pubsub.aio.driver import Driver
+from hedged_pubsub.aio.rpc import AsyncPublishMethod, AsyncPublishRpc
+from hedged_pubsub.connections import Connections
 from hedged_pubsub.events import ORIGINAL, Fail, Failed
 
 from ..story import Transient
@@ -103,6 +105,7 @@ class FakeMethod:
 
     def __init__(self) -> None:
         self.requests: list[FakeRequest] = []
+        self.is_plain = True
         self.prepare: Callable[[bytes], object] = lambda serialized: serialized
 
     def arguments(self, topic: str, attempt: int, publish_start_time: float) -> dict[str, object]:
@@ -113,6 +116,15 @@ class FakeMethod:
         """Note a request."""
         self.requests.append(FakeRequest(request))
         return self.requests[-1]
+
+
+class FakeRpc(AsyncPublishRpc):
+    """Sends all attempts with one fake method."""
+
+    def __init__(self, method: FakeMethod) -> None:
+        self._publish = cast("AsyncPublishMethod", method)
+        self._connections = Connections(self._publish)
+        self._second_is_due = False
 
 
 class FakeRequest:

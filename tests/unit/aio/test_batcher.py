@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import math
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from google.cloud.pubsub_v1.publisher.exceptions import MessageTooLargeError
@@ -14,14 +14,13 @@ from google.cloud.pubsub_v1.types import BatchSettings, LimitExceededBehavior, P
 from google.pubsub_v1 import types
 
 from hedged_pubsub._batch import BatchLimits
-from hedged_pubsub._rpc import PublishMethod
 from hedged_pubsub.aio.batcher import Batcher
 from hedged_pubsub.aio.driver import Driver
 from hedged_pubsub.aio.flow_control import FlowControl
 from hedged_pubsub.call_policy import CallPolicy
 from hedged_pubsub.settings import HedgingSettings
 
-from .fakes import FakeMethod, turns
+from .fakes import FakeMethod, FakeRpc, turns
 from .virtual_loop import VirtualLoop, virtual_run
 
 TOPIC = "projects/test/topics/orders"
@@ -40,7 +39,7 @@ class Bench:
         self.batcher = Batcher(
             limits=BatchLimits(BatchSettings(**batch_settings)),
             flow_control=self.flow_control,
-            method=cast("PublishMethod", self.method),
+            rpc=FakeRpc(self.method),
             driver=self.driver,
             loop=loop,
         )
