@@ -92,12 +92,12 @@ class Batch(BatchContents):
 
     def send(self, attempt: int, timeout: float | None) -> Call:
         """Start an RPC, without waiting for it."""
-        connection = self._rpc.connection(attempt)
-        self.travels_on(attempt, connection)
         if attempt == ORIGINAL:
             timeout = self.next_timeout()
         elif self._tracing is not None:
             self._tracing.hedged(attempt)
+        connection = self._rpc.connection(attempt)
+        self.travels_on(attempt, connection)
         return self._rpc.start(
             connection, self._request, self.topic, attempt, self.publish_start_time, timeout
         )

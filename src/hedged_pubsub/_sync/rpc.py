@@ -133,11 +133,12 @@ class PublishRpc:
             timeout: Seconds, or ``None`` for no limit.
         """
         method = connection.method
-        arguments = method.arguments(topic, attempt, publish_start_time)
         if not connection.own:
+            arguments = method.arguments(topic, attempt, publish_start_time)
             with threads.FORK_GATE:
                 return cast("Call", method.start(request, timeout, **arguments))
         try:
+            arguments = method.arguments(topic, attempt, publish_start_time)
             if method.is_plain is not self.is_plain:
                 request = method.convert(request)
             with threads.FORK_GATE:
@@ -252,9 +253,12 @@ class PublishRpc:
         Raises:
             google.api_core.exceptions.GoogleAPICallError: What the official client would raise.
         """
-        arguments = self._publish.arguments(topic, ORIGINAL, publish_start_time)
+        method = self._connections.of(ORIGINAL).method
+        if method.is_plain is not self.is_plain:
+            request = method.convert(request)
+        arguments = method.arguments(topic, ORIGINAL, publish_start_time)
         try:
-            response = self._publish.multicallable(request, timeout, **arguments)
+            response = method.multicallable(request, timeout, **arguments)
         except grpc.RpcError as error:
             raise exceptions.from_grpc_error(error) from error
         return list(response.message_ids)
