@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from hedged_pubsub.cli.arguments import DemoOptions, parse
+from hedged_pubsub.cli.arguments import FROZEN_CONNECTION, DemoOptions, parse
 from hedged_pubsub.cli.bench.arguments import BenchOptions
+from hedged_pubsub.cli.plan.arguments import PlanOptions
 from hedged_pubsub.cli.values import UsageError
 
 _EXIT_FAILED = 1
@@ -33,6 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Each command is imported only when it runs: what one needs may not be installed.
         if isinstance(options, (BenchOptions, DemoOptions)):
             return _measure(options)
+        if isinstance(options, PlanOptions):
+            from hedged_pubsub.cli.plan.run import run_plan
+
+            return run_plan(options)
         from hedged_pubsub.cli.serve import run_serve
 
         return run_serve(options)
@@ -55,6 +60,10 @@ def _measure(options: BenchOptions | DemoOptions) -> int:
             from hedged_pubsub.cli.bench.run import run_bench
 
             return run_bench(options)
+        if options.fault == FROZEN_CONNECTION:
+            from hedged_pubsub.cli.frozen import run_frozen
+
+            return run_frozen(options)
         from hedged_pubsub.cli.demo import run_demo
 
         return run_demo(options)

@@ -11,10 +11,11 @@ from typing import Final, NoReturn
 
 from hedged_pubsub._version import __version__
 from hedged_pubsub.cli.bench.arguments import BenchOptions, add_bench, bench_options
+from hedged_pubsub.cli.plan.arguments import PlanOptions, add_plan, plan_options
 from hedged_pubsub.cli.values import (
     PLOT_SUFFIXES,
     UsageError,
-    number_from_zero,
+    number_between,
     plot_path,
     positive_number,
     whole_number,
@@ -29,6 +30,9 @@ from hedged_pubsub.settings import (
     HedgingSettings,
 )
 
+STALLS: Final = "stalls"
+FROZEN_CONNECTION: Final = "frozen-connection"
+
 MAX_PUBLISHES: Final = 1_000_000
 # The official client needs about 1.1 ms of CPU for a publish request of its own; far above this
 # rate the demo could only show how long its own queue is.
@@ -39,14 +43,18 @@ MAX_STALL: Final = 30.0
 MAX_LATENCY: Final = 10.0
 MAX_PORT: Final = 65_535
 
+_STALL_RATE: Final = 0.01
+_STALL: Final = 2.0
+
 # Broken by hand, to the width of a small terminal: argparse would join the paragraphs.
 _DEMO_DESCRIPTION: Final = """\
 Show what hedging does to the latency tail, on this machine and without a
 Google account.
 
-The demo starts a Pub/Sub server on loopback in which a small share of the
-publish requests stall, publishes the same schedule through the official
-PublisherClient and through HedgedPublisher, and prints what both saw.
+The demo starts a Pub/Sub server on loopback, publishes the same schedule
+through the official PublisherClient and through HedgedPublisher, and prints
+what both saw. By default a small share of the publish requests stall; with
+--fault frozen-connection the TCP connection of each client freezes for good.
 
 Each message is a request of its own. Send times are fixed in advance, and
 latency counts from them: a stalled request cannot hide the ones behind it.
@@ -70,6 +78,7 @@ class DemoOptions:
     """What ``hedged-pubsub demo`` was asked to do.
 
     Attributes:
+        fault: What goes wrong: ``STALLS`` or ``FROZEN_CONNECTION``.
         publishes: How many messages each client publishes; each is a request of its own.
         rate: Publishes per second of the open-loop schedule.
         stall_rate: The share of requests that stall, from 0 to 1.
@@ -80,6 +89,7 @@ class DemoOptions:
         plot: The file to draw both latency curves into, or None.
     """
 
+    fault: str
     publishes: int
     rate: float
     stall_rate: float
@@ -109,7 +119,9 @@ class ServeOptions:
     seed: int
 
 
-def parse(argv: Sequence[str] | None = None) -> DemoOptions | BenchOptions | ServeOptions:
+def parse(
+    argv: Sequence[str] | None = None,
+) -> DemoOptions | BenchOptions | PlanOptions | ServeOptions:
     """Read the command line.
 
     Args:
@@ -124,6 +136,8 @@ def parse(argv: Sequence[str] | None = None) -> DemoOptions | BenchOptions | Ser
         return _serve_options(arguments)
     if arguments.command == "bench":
         return bench_options(arguments)
+    if arguments.command == "plan":
+        return plan_options(arguments)
     return _demo_options(arguments)
 
 
@@ -136,9 +150,18 @@ def _demo_options(arguments: argparse.Namespace) -> DemoOptions:
         )
     except ValueError as error:
         raise UsageError(f"hedged-pubsub demo: error: {error}") from error
+    frozen = arguments.fault == FROZEN_CONNECTION
+    if frozen and (arguments.stall_rate, arguments.stall) != (_STALL_RATE, _STALL):
+        raise UsageError(
+            "hedged-pubsub demo: error: --stall-rate and --stall are of --fault stalls; leave them"
+            " out, because a frozen connection has no other fault"
+        )
+    # Of a frozen connection the first seconds tell all.
+    publishes, rate = (200, 20.0) if frozen else (4_000, 200.0)
     return DemoOptions(
-        publishes=arguments.publishes,
-        rate=arguments.rate,
+        fault=arguments.fault,
+        publishes=publishes if arguments.publishes is None else arguments.publishes,
+        rate=rate if arguments.rate is None else arguments.rate,
         stall_rate=arguments.stall_rate,
         stall=arguments.stall,
         hedging=hedging,
@@ -184,6 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_demo(commands)
     add_bench(commands)
+    add_plan(commands)
     _add_serve(commands)
     return parser
 
@@ -196,23 +220,29 @@ def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
         formatter_class=_formatter,
         allow_abbrev=False,
     )
+    demo.add_argument(
+        "--fault",
+        choices=(STALLS, FROZEN_CONNECTION),
+        default=STALLS,
+        help="what goes wrong (default: %(default)s)",
+    )
     load = demo.add_argument_group("load", "The same for both clients.")
     load.add_argument(
         "--publishes",
         type=whole_number(1, MAX_PUBLISHES),
-        default=4_000,
         metavar="N",
-        help=f"messages each client publishes, 1 to {MAX_PUBLISHES} (default: %(default)s)",
+        help=f"messages each client publishes, 1 to {MAX_PUBLISHES} (default: 4000); "
+        "200 for a frozen connection",
     )
     load.add_argument(
         "--rate",
         type=positive_number(MAX_RATE, "per second"),
-        default=200.0,
         metavar="N",
-        help=f"publishes per second, above 0 and up to {MAX_RATE:g} (default: %(default)g)",
+        help=f"publishes per second, above 0 and up to {MAX_RATE:g} (default: 200); "
+        "20 for a frozen connection",
     )
     server = demo.add_argument_group("server", _STALL_HELP)
-    _add_stall(server, default_rate=0.01)
+    _add_stall(server, default_rate=_STALL_RATE)
     server.add_argument(
         "--seed",
         type=whole_number(0, 2**63 - 1),
@@ -278,7 +308,7 @@ def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
     faults = serve.add_argument_group("faults", _STALL_HELP)
     faults.add_argument(
         "--latency",
-        type=number_from_zero(MAX_LATENCY, "seconds"),
+        type=number_between(0, MAX_LATENCY, "seconds"),
         default=0.0,
         metavar="SECONDS",
         help=f"time that each publish request takes, 0 to {MAX_LATENCY:g} (default: %(default)g)",
@@ -295,7 +325,7 @@ def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
 def _add_stall(group: argparse._ArgumentGroup, *, default_rate: float) -> None:
     group.add_argument(
         "--stall-rate",
-        type=number_from_zero(1.0),
+        type=number_between(0, 1),
         default=default_rate,
         metavar="SHARE",
         help="share of publish requests that stall, 0 to 1 (default: %(default)g)",
@@ -303,7 +333,7 @@ def _add_stall(group: argparse._ArgumentGroup, *, default_rate: float) -> None:
     group.add_argument(
         "--stall",
         type=positive_number(MAX_STALL, "seconds"),
-        default=2.0,
+        default=_STALL,
         metavar="SECONDS",
         help=f"how long a stall lasts, above 0 and up to {MAX_STALL:g} (default: %(default)g)",
     )

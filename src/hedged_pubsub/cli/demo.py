@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 # What publishing within a region looks like from the outside: a few milliseconds, some spread.
-_LATENCY: Final = LogNormal(median=0.005, sigma=0.4)
+LATENCY: Final = LogNormal(median=0.005, sigma=0.4)
 # A request for each message, so that publishes and requests can be compared one to one.
-_ONE_MESSAGE: Final = pubsub_v1.types.BatchSettings(max_messages=1)
+ONE_MESSAGE: Final = pubsub_v1.types.BatchSettings(max_messages=1)
 # Successes that fill the default bucket, and an upper bound of a second or two for others.
 _MIN_WARM_UP: Final = 200
 _MAX_WARM_UP: Final = 1_000
 # Beyond the longest stall: what a busy machine may need before the demo gives up.
-_PATIENCE: Final = 30.0
+PATIENCE: Final = 30.0
 _CLOSE_TIMEOUT: Final = 0.5
 
 
@@ -83,15 +83,10 @@ def _compare(options: DemoOptions, progress: Progress) -> tuple[OpenLoopRun, Ope
     hedged_bar = progress.add_task("HedgedPublisher", total=options.publishes)
     with (
         PubSubServer(process=True, set_emulator_host=True) as server,
-        _hedged_publisher(options.hedging) as hedged_client,
+        hedged_publisher(options.hedging) as hedged_client,
     ):
-        if hedged_client.hedging_settings is None:
-            raise UsageError(
-                f"hedged-pubsub demo: error: {DISABLE_VARIABLE} is set, which switches hedging off;"
-                " unset it to see a difference"
-            )
         # One after the other, so that they do not compete for this machine's few cores.
-        plain_client = pubsub_v1.PublisherClient(_ONE_MESSAGE)
+        plain_client = pubsub_v1.PublisherClient(ONE_MESSAGE)
         side = _Side(plain_client, server, server.create_topic("demo-plain"), options)
         side.warm_up()
         plain = side.measure(lambda ended: progress.update(plain_bar, completed=ended))
@@ -122,9 +117,19 @@ def _compare(options: DemoOptions, progress: Progress) -> tuple[OpenLoopRun, Ope
 
 
 @contextmanager
-def _hedged_publisher(settings: HedgingSettings) -> Iterator[HedgedPublisher]:
-    publisher = HedgedPublisher(_ONE_MESSAGE, hedging_settings=settings)
+def hedged_publisher(settings: HedgingSettings) -> Iterator[HedgedPublisher]:
+    """Make the hedged client, and close it without waiting for long.
+
+    Raises:
+        UsageError: If the environment switches hedging off.
+    """
+    publisher = HedgedPublisher(ONE_MESSAGE, hedging_settings=settings)
     try:
+        if publisher.hedging_settings is None:
+            raise UsageError(
+                f"hedged-pubsub demo: error: {DISABLE_VARIABLE} is set, which switches hedging off;"
+                " unset it to see a difference"
+            )
         yield publisher
     finally:
         # Only after Ctrl-C or a failure is anything undecided, and nobody waits for it any more.
@@ -144,9 +149,9 @@ class _Side:
     def warm_up(self) -> None:
         """Open the connection, fill the token bucket, and leave no trace of it on the server."""
         hedging = self.options.hedging
-        self.server.set_script(FaultScript(latency=_LATENCY, seed=self.options.seed))
+        self.server.set_script(FaultScript(latency=LATENCY, seed=self.options.seed))
         count = warm_up_publishes(max_tokens=hedging.max_tokens, refill_ratio=hedging.refill_ratio)
-        warm_up(self._publish, count, timeout=_PATIENCE)
+        warm_up(self._publish, count, timeout=PATIENCE)
         self.server.clear()
 
     def measure(self, on_progress: Callable[[int], None]) -> _Measured:
@@ -159,7 +164,7 @@ class _Side:
         options = self.options
         self.server.set_script(
             FaultScript(
-                latency=_LATENCY,
+                latency=LATENCY,
                 faults=[StoreThenStall(options.stall, probability=options.stall_rate)],
                 seed=options.seed,
             )
@@ -172,7 +177,7 @@ class _Side:
             self._publish,
             publishes=options.publishes,
             rate=options.rate,
-            timeout=options.stall + _PATIENCE,
+            timeout=options.stall + PATIENCE,
             on_progress=on_progress,
         )
         stored = self.server.messages(self.topic)
@@ -206,7 +211,7 @@ def _plot(options: DemoOptions, plain: OpenLoopRun, hedged: OpenLoopRun) -> int:
             options.plot,
             plain=plain.latencies,
             hedged=hedged.latencies,
-            hedge_delay=options.hedging.hedge_delay,
+            hedge_delay=options.hedging.initial_hedge_delay,
             title=title,
         )
     except OSError as error:

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 PLOT_SUFFIXES: Final = (".pdf", ".png", ".svg")
 
@@ -38,11 +38,22 @@ def positive_number(high: float, unit: str) -> Callable[[str], float]:
     return _number(lambda value: 0 < value <= high, f"a number above 0 and up to {high:g} {unit}")
 
 
-def number_from_zero(high: float, unit: str = "") -> Callable[[str], float]:
-    """Read a number from 0 to ``high``."""
+def number_between(low: float, high: float, unit: str = "") -> Callable[[str], float]:
+    """Read a number from ``low`` to ``high``."""
     return _number(
-        lambda value: 0 <= value <= high, f"a number from 0 to {high:g}{unit and ' ' + unit}"
+        lambda value: low <= value <= high,
+        f"a number from {low:g} to {high:g}{unit and ' ' + unit}",
     )
+
+
+def listed(convert: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """Read a list that is separated by commas, without its repetitions."""
+
+    def convert_all(text: str) -> tuple[Any, ...]:
+        # A repetition would make two rows of one thing.
+        return tuple(dict.fromkeys(convert(part.strip()) for part in text.split(",")))
+
+    return convert_all
 
 
 def _number(accepts: Callable[[float], bool], bounds: str) -> Callable[[str], float]:

@@ -72,6 +72,32 @@ def test_without_json_a_table_and_a_sentence_are_printed(command: Command) -> No
     assert "200/200" not in done.stdout
 
 
+def test_a_frozen_connection_stops_one_client_only(command: Command, tmp_path: Path) -> None:
+    """The official client gets no answer any more, ours goes on; as JSON and as a picture."""
+    plot = tmp_path / "frozen.png"
+    frozen = ("--fault", "frozen-connection", "--publishes", "60", "--hedge-delay", "0.1")
+    done = command.run("demo", *frozen, "--json", "--plot", str(plot))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    result = json.loads(done.stdout)
+    plain, hedged = result["plain"], result["hedged"]
+    assert (plain["answered_before"], plain["answered_after"]) == (18, 0)
+    assert (hedged["answered_before"], hedged["answered_after"]) == (18, 42)
+    assert plain["settled_s"] is None
+    assert hedged["settled_s"] < 2
+    assert (plain["connections"], hedged["connections"]) == (1, 3)
+    assert sum(period["sent"] for period in result["timeline"]) == 60
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_frozen_connection_has_no_stalls(command: Command) -> None:
+    """Options of the other fault are refused rather than ignored."""
+    done = command.run("demo", "--fault", "frozen-connection", "--stall", "1")
+    assert done.returncode == 2
+    assert "--stall-rate and --stall are of --fault stalls" in done.stderr
+
+
 @linux_only
 def test_ctrl_c_while_publishing_leaves_nothing_behind(command: Command) -> None:
     """Exit code 130 within seconds, no traceback, no child process, no half a result."""

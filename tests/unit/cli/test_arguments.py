@@ -14,6 +14,7 @@ from hedged_pubsub.cli.values import UsageError
 from hedged_pubsub.settings import HedgingSettings
 
 DEMO_DEFAULTS = DemoOptions(
+    fault="stalls",
     publishes=4_000,
     rate=200.0,
     stall_rate=0.01,
@@ -37,14 +38,27 @@ def test_demo_defaults_leave_room_under_a_minute() -> None:
     assert 2 * (options.publishes / options.rate + options.stall) <= 50
 
 
+def test_a_frozen_connection_is_shown_on_a_schedule_of_its_own() -> None:
+    """Ten seconds for each client, and what is given goes before that."""
+    frozen = ["demo", "--fault", "frozen-connection"]
+    assert parse(frozen) == dataclasses.replace(
+        DEMO_DEFAULTS, fault="frozen-connection", publishes=200, rate=20.0
+    )
+    options = parse([*frozen, "--publishes", "9", "--rate", "3"])
+    assert isinstance(options, DemoOptions)
+    assert (options.publishes, options.rate) == (9, 3.0)
+
+
 def test_demo_takes_every_option(tmp_path: Path) -> None:
     """Each option reaches the field that carries its name."""
     plot = tmp_path / "tail.svg"
     options = parse(
-        "demo --publishes 10 --rate 5 --stall-rate 0.5 --stall 0.25 --hedge-delay 0.15"
-        f" --max-tokens 3 --refill-ratio 0.05 --seed 9 --json --plot {plot}".split()
+        "demo --fault stalls --publishes 10 --rate 5 --stall-rate 0.5 --stall 0.25"
+        " --hedge-delay 0.15 --max-tokens 3 --refill-ratio 0.05 --seed 9"
+        f" --json --plot {plot}".split()
     )
     assert options == DemoOptions(
+        fault="stalls",
         publishes=10,
         rate=5.0,
         stall_rate=0.5,
@@ -66,6 +80,10 @@ def test_serve_takes_every_option() -> None:
 def test_serve_draws_a_seed_when_none_is_given() -> None:
     """Two servers without a seed do not repeat each other's stalls."""
     first, second = parse(["serve"]), parse(["serve"])
+    assert isinstance(first, ServeOptions)
+    assert isinstance(second, ServeOptions)
+    assert isinstance(first, ServeOptions)
+    assert isinstance(second, ServeOptions)
     assert first.seed != second.seed
     assert dataclasses.replace(first, seed=0) == ServeOptions(
         port=8085, latency=0.0, stall_rate=0.0, stall=2.0, seed=0

@@ -105,7 +105,7 @@ def test_every_case_has_a_best_within_reach(duration: float) -> None:
     """In each case hedging helps: the slowest message is faster than without."""
     for case in cases(1, duration=duration):
         best = best_possible(
-            case.script, publishes=400, rate=400 / duration, hedge_delay=HEDGING.hedge_delay
+            case.script, publishes=400, rate=400 / duration, hedge_delay=HEDGING.initial_hedge_delay
         )
         plain = best_possible(case.script, publishes=400, rate=400 / duration, hedge_delay=math.inf)
         assert max(best.latencies) < max(plain.latencies)

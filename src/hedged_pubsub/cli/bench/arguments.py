@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hedged_pubsub.cli.values import positive_number, whole_number
+from hedged_pubsub.cli.values import listed, positive_number, whole_number
 
 EMULATOR: Final = "emulator"
 SERVER: Final = "server"
@@ -91,27 +90,27 @@ def add_bench(commands: argparse._SubParsersAction[Any]) -> None:
     what = bench.add_argument_group("what", "Lists are separated by commas.")
     what.add_argument(
         "--targets",
-        type=_listed(_target),
+        type=listed(_target),
         metavar="LIST",
         help=f"'{EMULATOR}' (Google's), '{SERVER}' (the project's own) or HOST:PORT of one that "
         "runs (default: both, the emulator where it is installed)",
     )
     what.add_argument(
         "--workloads",
-        type=_listed(_workload),
+        type=listed(_workload),
         default=WORKLOADS,
         metavar="LIST",
         help=f"of {', '.join(WORKLOADS)} (default: all)",
     )
     what.add_argument(
         "--batches",
-        type=_listed(whole_number(1, MAX_BATCH)),
+        type=listed(whole_number(1, MAX_BATCH)),
         metavar="LIST",
         help=f"messages a batch, each 1 to {MAX_BATCH} (default: 1,10,100,1000)",
     )
     what.add_argument(
         "--sizes",
-        type=_listed(whole_number(1, MAX_SIZE)),
+        type=listed(whole_number(1, MAX_SIZE)),
         metavar="LIST",
         help=f"bytes a message, each 1 to {MAX_SIZE} (default: 100,10000)",
     )
@@ -152,14 +151,6 @@ def add_bench(commands: argparse._SubParsersAction[Any]) -> None:
         help="write the tables into the marked places of a Markdown page such as "
         "docs/benchmarks.md, and plots into 'images' beside it",
     )
-
-
-def _listed(convert: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    def convert_all(text: str) -> tuple[Any, ...]:
-        # Without repetitions, which would make two rows of one thing.
-        return tuple(dict.fromkeys(convert(part.strip()) for part in text.split(",")))
-
-    return convert_all
 
 
 def _workload(text: str) -> str:

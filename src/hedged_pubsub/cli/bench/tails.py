@@ -102,18 +102,20 @@ class TailJob:
         script: For the server, once the client is warm.
         publishes: How many messages, each a request of its own.
         rate: Messages per second.
+        hedging: The hedged publisher's settings.
     """
 
     client: Client
     script: FaultScript
     publishes: int
     rate: float
+    hedging: HedgingSettings = HEDGING
 
     def run(self) -> Tail:
         """Measure. The token bucket is full when the schedule begins."""
         with (
             PubSubServer(FaultScript(latency=_BODY), process=True) as server,
-            publisher(self.client, server.address, _ONE_MESSAGE, HEDGING) as made,
+            publisher(self.client, server.address, _ONE_MESSAGE, self.hedging) as made,
         ):
             topic = server.create_topic("tails")
 
@@ -122,7 +124,7 @@ class TailJob:
                 return future
 
             count = warm_up_publishes(
-                max_tokens=HEDGING.max_tokens, refill_ratio=HEDGING.refill_ratio
+                max_tokens=self.hedging.max_tokens, refill_ratio=self.hedging.refill_ratio
             )
             warm_up(publish, count, timeout=_PATIENCE)
             server.clear()
@@ -195,12 +197,12 @@ def measure_tail(case: Case, *, publishes: int, rate: float, tick: Callable[[], 
         tick()
     official, hedged = measured[Client.OFFICIAL], measured[Client.HEDGED]
     best = best_possible(
-        case.script, publishes=publishes, rate=rate, hedge_delay=HEDGING.hedge_delay
+        case.script, publishes=publishes, rate=rate, hedge_delay=HEDGING.initial_hedge_delay
     )
     row = TailRow(
         case=case.name,
         publishes=publishes,
-        hedge_delay=HEDGING.hedge_delay,
+        hedge_delay=HEDGING.initial_hedge_delay,
         official=official.latencies,
         hedged=hedged.latencies,
         best=best.latencies,

@@ -1,0 +1,1 @@
+"""``hedged-pubsub plan``: which hedge delay would have served recorded requests best."""
