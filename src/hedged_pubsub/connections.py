@@ -37,6 +37,11 @@ seconds are over, an original has been answered too."""
 MAX_OWN: Final = 2
 """Connections that the publisher opens beside the client's."""
 
+FIRST_PAUSE: Final = 0.005
+MAX_PAUSE: Final = 1.0
+"""Seconds between two looks at a connection that is opening: the first, doubled each time, and the
+longest. Connecting takes a round trip or three; whom the server refuses may wait."""
+
 Method = TypeVar("Method")
 
 

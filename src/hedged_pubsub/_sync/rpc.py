@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import grpc
 from google.api_core import exceptions
@@ -22,15 +22,10 @@ from hedged_pubsub._sync.direct_call import direct_start
 from hedged_pubsub._sync.driver import Call
 from hedged_pubsub._sync.scheduler import Scheduler
 from hedged_pubsub._sync.workers import Workers
-from hedged_pubsub.connections import Connection, Connections
+from hedged_pubsub.connections import FIRST_PAUSE, MAX_PAUSE, Connection, Connections
 from hedged_pubsub.events import ORIGINAL
 
 _LOGGER = logging.getLogger(__name__)
-
-_FIRST_PAUSE: Final = 0.005
-_MAX_PAUSE: Final = 1.0
-"""Seconds between two looks at a connection that is opening: the first, doubled each time, and the
-longest. Connecting takes a round trip or three; whom the server refuses may wait."""
 
 
 class SyncPublishMethod(PublishMethod):
@@ -214,7 +209,7 @@ class PublishRpc:
             self._connections.open(method)
             return True
 
-    def _connect(self, pause: float = _FIRST_PAUSE) -> None:
+    def _connect(self, pause: float = FIRST_PAUSE) -> None:
         """Connect now, look from time to time whether it is there, and use it when it is."""
         connection = self._connections.opening
         if connection is None:
@@ -227,7 +222,7 @@ class PublishRpc:
             if is_ready or self._closed:
                 return
         # Not with a strong reference: a publisher may be dropped while nobody answers.
-        again = partial(_look_again, weakref.ref(self), min(2 * pause, _MAX_PAUSE))
+        again = partial(_look_again, weakref.ref(self), min(2 * pause, MAX_PAUSE))
         self._scheduler.call_at(self._clock() + pause, again)
 
     def _close_drained(self) -> None:

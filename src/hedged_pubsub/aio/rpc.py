@@ -13,7 +13,7 @@ from google.pubsub_v1.services.publisher.transports.base import PublisherTranspo
 
 from hedged_pubsub._channels import MakeChannel
 from hedged_pubsub._rpc import METHOD, PublishMethod
-from hedged_pubsub.connections import Connection, Connections
+from hedged_pubsub.connections import FIRST_PAUSE, MAX_PAUSE, Connection, Connections
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -169,9 +169,15 @@ class AsyncPublishRpc:
         self._connecting = self._loop.create_task(self._connect(channel))
 
     async def _connect(self, channel: grpc.aio.Channel) -> None:
-        """Connect now, and use the connection when it is there."""
-        while (state := channel.get_state(try_to_connect=True)) is not _READY:
-            await channel.wait_for_state_change(state)
+        """Connect now, look from time to time whether it is there, and use it when it is.
+
+        Waiting for a change of the state would leave a watch in gRPC's core, whose end is reported
+        to an event loop that may be closed by then.
+        """
+        pause = FIRST_PAUSE
+        while channel.get_state(try_to_connect=True) is not _READY:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE)
         self._connections.connected()
 
     def _close_drained(self) -> None:
