@@ -165,7 +165,7 @@ def test_it_stays_within_the_bounds_of_a_hedge_delay(sample: float, delay: float
 # --- With the engine and the bucket.
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_service_that_becomes_slow_is_followed(seed: int) -> None:
     """The median moves from 20 ms to 400 ms: 200 batches later, fewer than 6 % are hedged."""
     latencies = lognormal(0.02, 500, seed=seed) + lognormal(0.4, 2200, seed=seed + 100)
@@ -228,16 +228,16 @@ def test_an_idle_period_changes_nothing() -> None:
 def test_an_outage_draws_no_more_hedges_than_the_bucket() -> None:
     """Nothing is answered for a minute: 50 tokens, and a tenth of what succeeds, is all."""
     settings = HedgingSettings(hedge_delay=P95)
-    before, during, after = lognormal(0.05, 400), [60.0] * 1200, lognormal(0.05, 400)
+    before, during, after = lognormal(0.05, 400), [60.0] * 600, lognormal(0.05, 400)
     latencies = before + during + after
 
     def hedge_latency(number: int, _hedge: int) -> float:
-        return 60.0 if 400 <= number < 1600 else 0.05
+        return 60.0 if 400 <= number < 1000 else 0.05
 
     batches = run(latencies, settings=settings, hedge_latency=hedge_latency)
     hedges = sum(batch.hedges for batch in batches)
     assert 50 <= hedges <= settings.max_tokens + settings.refill_ratio * len(batches)
-    in_outage = sum(batch.hedges for batch in batches[400:1600] if batch.latency > 30)
+    in_outage = sum(batch.hedges for batch in batches[400:1000] if batch.latency > 30)
     assert in_outage <= settings.max_tokens + settings.refill_ratio * len(batches)
     assert all(0.1 <= batch.delay <= 10 for batch in batches)
 

@@ -35,7 +35,7 @@ def replay_fully(trace: Trace, hedging: HedgingSettings) -> list[Batch]:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     latencies=st.lists(LATENCY, min_size=1, max_size=60),
     rate=st.sampled_from([1.0, 10.0, 33.0, 1000.0]),
