@@ -52,7 +52,7 @@ class BatchContents:
         publish_start_time: When ``publish()`` was called for the oldest message, in wall seconds.
         original_on: The connection that the original was sent on last.
         hedges_on: The connection that a hedge was sent on last.
-        credit: The sizes for which flow control lent credit; empty where it does not count.
+        credit: The sizes for which flow control lent credit; ``None`` where it does not count.
     """
 
     __slots__ = (
@@ -78,7 +78,7 @@ class BatchContents:
         self.count = 0
         self.size = len(self._parts[0])
         self.publish_start_time = math.inf
-        self.credit: list[int] = []
+        self.credit: list[int] | None = None
         self._tracing: BatchTracing | None = None
         self._call_state: CallState | None = None
         self.original_on: Connection[Any] = NOWHERE
@@ -97,6 +97,12 @@ class BatchContents:
         self.size += len(prefix) + len(body)
         if publish_start_time < self.publish_start_time:
             self.publish_start_time = publish_start_time
+
+    def lend(self, size: int) -> None:
+        """Take note of the credit for a message, in bytes."""
+        if self.credit is None:
+            self.credit = []
+        self.credit.append(size)
 
     def trace(self, message: MessageTracing) -> None:
         """Take over the spans of the message that was added last."""
@@ -119,7 +125,8 @@ class BatchContents:
 
     def next_timeout(self) -> float | None:
         """Return the seconds that the next original may take; ``None`` for no limit."""
-        return self._call().next_timeout()
+        policy = self._policy
+        return policy.every_timeout if policy.has_constant_timeout else self._call().next_timeout()
 
     def travels_on(self, attempt: int, connection: Connection[Any]) -> None:
         """Take note of the connection that an attempt is sent on."""

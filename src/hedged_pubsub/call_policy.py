@@ -38,6 +38,8 @@ class CallPolicy:
     Attributes:
         given: The retry and the timeout as they were given.
         rpc_timeout: Seconds that the first request may take; ``math.inf`` for no limit.
+        every_timeout: What a constant timeout gives each request; ``None`` for no limit.
+        has_constant_timeout: Whether each request may take as long.
         total_timeout: Seconds after which nothing is sent any more; ``math.inf`` for no limit. The
             retry's timeout; without a retry the request's, since that is all the time there is.
 
@@ -66,10 +68,11 @@ class CallPolicy:
         self._retry = None if retry is None else retry_parts(retry)
         self._is_transient = is_transient if self._retry is None else self._retry.predicate
         # The usual case, for which every batch would wrap a function to hear the same.
-        self._constant_timeout: Callable[[], float | None] | None = None
         nominal = nominal_timeout(self._timeout)
-        if self._timeout is None or isinstance(self._timeout, ConstantTimeout):
-            self._constant_timeout = lambda: nominal
+        self.has_constant_timeout = self._timeout is None or isinstance(
+            self._timeout, ConstantTimeout
+        )
+        self.every_timeout = nominal
         self.rpc_timeout = _or_infinite(self.new_timeouts()() if nominal is None else nominal)
         self.total_timeout = (
             self.rpc_timeout if self._retry is None else _or_infinite(self._retry.timeout)
@@ -98,9 +101,8 @@ class CallPolicy:
 
     def new_timeouts(self) -> Callable[[], float | None]:
         """Return a function that tells the timeout of each attempt of one call, in turn."""
-        constant = self._constant_timeout
-        if constant is not None:
-            return constant
+        if self.has_constant_timeout:
+            return lambda: self.every_timeout
 
         # What api-core does with a timeout is to wrap the RPC in it, once a call, and to invoke
         # the result once an attempt. Wrapped around this, it tells the timeout of each.

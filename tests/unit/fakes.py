@@ -30,9 +30,9 @@ class VirtualTime(Scheduler):
         """Return the virtual time."""
         return self.now
 
-    def call_at(self, when: float, callback: Callable[[], object]) -> Wakeup:
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Wakeup:
         """Call back once the time has come."""
-        wakeup = Wakeup(callback)
+        wakeup = Wakeup(callback, args)
         heapq.heappush(self._due, (when, next(self._numbers), wakeup))
         return wakeup
 
@@ -42,7 +42,7 @@ class VirtualTime(Scheduler):
             when, _, wakeup = heapq.heappop(self._due)
             if wakeup.callback is not None:
                 self.now = max(self.now, when)
-                wakeup.callback()
+                wakeup.callback(*wakeup.args)
         self.now = max(self.now, until)
 
     @property

@@ -100,7 +100,7 @@ class Batcher:
             is_full = self._limits.is_full(batch, size)
             future = batch.add(prefix, body, publish_start_time)
             if self._flow_control.counts:
-                batch.credit.append(len(body))
+                batch.lend(len(body))
             if tracing is not None:
                 batch.trace(tracing)
             if is_full:

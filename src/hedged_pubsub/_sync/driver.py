@@ -135,6 +135,9 @@ class Driver:
         self._scheduler = scheduler
         self._workers = workers
         self._clock = clock
+        # Bound once: for each batch the scheduler and gRPC hold one of each.
+        self._on_wake = self._wake
+        self._on_end = self._ended
         # Guards every engine, bucket and counter, and which runs there are. Nothing is called
         # while it is held but engines and the scheduler.
         self._engine_lock = threading.Lock()
@@ -223,9 +226,7 @@ class Driver:
         if run.wakeup is not None:
             run.wakeup.cancel()
         run.wakeup_at = when
-        run.wakeup = (
-            None if when is None else self._scheduler.call_at(when, partial(self._wake, run))
-        )
+        run.wakeup = None if when is None else self._scheduler.call_at(when, self._on_wake, run)
 
     def _wake(self, run: _Run) -> None:
         commands = self._tell(run, _WOKE)
@@ -277,7 +278,7 @@ class Driver:
                 # Decided while it was being sent, so that nobody could cancel it yet.
                 run.topic.attempts_cancelled += 1
         if wanted:
-            call.add_done_callback(partial(self._ended, run, attempt))
+            call.add_done_callback(partial(self._on_end, run, attempt))
         else:
             run.batch.cancel(call)
 

@@ -7,7 +7,6 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 import grpc
@@ -222,8 +221,9 @@ class PublishRpc:
             if is_ready or self._closed:
                 return
         # Not with a strong reference: a publisher may be dropped while nobody answers.
-        again = partial(_look_again, weakref.ref(self), min(2 * pause, MAX_PAUSE))
-        self._scheduler.call_at(self._clock() + pause, again)
+        self._scheduler.call_at(
+            self._clock() + pause, _look_again, weakref.ref(self), min(2 * pause, MAX_PAUSE)
+        )
 
     def _close_drained(self) -> None:
         with self._connection_lock:

@@ -9,6 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -20,14 +21,16 @@ class Wakeup:
     was to call: a decided batch must not keep its payload alive until its next look.
     """
 
-    __slots__ = ("callback",)
+    __slots__ = ("args", "callback")
 
-    def __init__(self, callback: Callable[[], object]) -> None:
-        self.callback: Callable[[], object] | None = callback
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...] = ()) -> None:
+        self.callback: Callable[..., object] | None = callback
+        self.args = args
 
     def cancel(self) -> None:
         """Forget the call. Safe from any thread, and when it was called already."""
         self.callback = None
+        self.args = ()
 
 
 class Scheduler:
@@ -56,12 +59,13 @@ class Scheduler:
         self._sleeping_until = -math.inf  # never signalled while it is awake
         self._thread: threading.Thread | None = None
 
-    def call_at(self, when: float, callback: Callable[[], object]) -> Wakeup:
-        """Call ``callback`` on the scheduler's thread at ``when``, or soon after.
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Wakeup:
+        """Call ``callback(*args)`` on the scheduler's thread at ``when``, or soon after.
 
         Args:
             when: Monotonic seconds.
             callback: What to call; an exception of it is logged and harms nothing else.
+            args: What to call it with.
 
         Returns:
             The wake-up, which can be cancelled.
@@ -69,7 +73,7 @@ class Scheduler:
         Raises:
             RuntimeError: If the thread cannot be started.
         """
-        wakeup = Wakeup(callback)
+        wakeup = Wakeup(callback, args)
         with self._changed:
             heapq.heappush(self._heap, (when, next(self._order), wakeup))
             if when < self._sleeping_until:
@@ -89,22 +93,24 @@ class Scheduler:
 
     def _run(self) -> None:
         while True:
-            for callback in self._wait_for_due():
+            for callback, args in self._wait_for_due():
                 try:
-                    callback()
+                    callback(*args)
                 except Exception:
                     _LOGGER.exception("a wake-up failed; the scheduler goes on")
 
-    def _wait_for_due(self) -> list[Callable[[], object]]:
+    def _wait_for_due(self) -> list[tuple[Callable[..., object], tuple[Any, ...]]]:
         heap = self._heap
-        due: list[Callable[[], object]] = []
+        due: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         with self._changed:
             while True:
                 now = self._clock()
                 while heap and (heap[0][2].callback is None or heap[0][0] <= now):
-                    callback = heapq.heappop(heap)[2].callback
+                    wakeup = heapq.heappop(heap)[2]
+                    args = wakeup.args  # first: whoever cancels forgets the callback first
+                    callback = wakeup.callback
                     if callback is not None:
-                        due.append(callback)
+                        due.append((callback, args))
                 if due:
                     return due
                 self._sleeping_until = heap[0][0] if heap else math.inf

@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from hedged_pubsub._sync.scheduler import Scheduler
@@ -85,7 +84,7 @@ class Workers:
         return True
 
     def _watch(self, taken: int) -> None:
-        self._scheduler.call_at(self._clock() + _PATIENCE, partial(self._relieve, taken))
+        self._scheduler.call_at(self._clock() + _PATIENCE, self._relieve, taken)
 
     def _relieve(self, taken_before: int) -> None:
         """Add workers if jobs wait and none was taken; watch on while jobs wait."""

@@ -105,7 +105,7 @@ class Batcher:
         future = batch.add(prefix, body, publish_start_time)
         self._tally.messages += 1
         if self._flow_control.counts:
-            batch.credit.append(len(body))
+            batch.lend(len(body))
         if tracing is not None:
             batch.trace(tracing)
         if is_full:
@@ -157,6 +157,6 @@ class Batcher:
         waiter = self._waiters.pop(batch, None)
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-        for size in batch.credit:
+        for size in batch.credit or ():
             self._flow_control.give_back(size)
-        batch.credit.clear()
+        batch.credit = None
