@@ -19,6 +19,8 @@ The rules. There is the client's own channel, and beside it at most two that the
   client's channel is the client's, and gRPC reconnects it in time.
 * C5: hedges then get a new connection, once it is connected, or, if two are open already, the
   client's channel.
+* C6: while batches are sent, a connection that was closed, for instance by a server because it was
+  idle, is connected anew, so that no hedge waits for that.
 """
 
 from __future__ import annotations
@@ -41,6 +43,10 @@ FIRST_PAUSE: Final = 0.005
 MAX_PAUSE: Final = 1.0
 """Seconds between two looks at a connection that is opening: the first, doubled each time, and the
 longest. Connecting takes a round trip or three; whom the server refuses may wait."""
+
+LOOK_INTERVAL: Final = 10.0
+"""Seconds between two looks at a connection that is there (C6). Servers close idle ones after some
+minutes."""
 
 Method = TypeVar("Method")
 
@@ -142,6 +148,11 @@ class Connections(Generic[Method]):
         """Take note of a new connection, which nothing travels on yet."""
         self.opening = Connection(method, own=True)
         self.own.append(self.opening)
+
+    @property
+    def newest(self) -> Connection[Method] | None:
+        """The own connection to look after."""
+        return self.own[-1] if self.own else None
 
     def connected(self) -> None:
         """Send hedges on the new connection from now on (C1, C5)."""

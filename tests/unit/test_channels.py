@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -33,6 +35,26 @@ PUBLISHERS = [
 ]
 
 
+@pytest.fixture
+def channels() -> Iterator[Callable[[Any], Any]]:
+    """Make channels to nowhere, and close them after the test; those of asyncio need a loop."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    made: list[Any] = []
+
+    def make(library: Any) -> Any:
+        made.append(library.insecure_channel("127.0.0.1:1"))
+        return made[-1]
+
+    yield make
+    for channel in made:
+        closing = channel.close()
+        if closing is not None:
+            loop.run_until_complete(closing)
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
 @pytest.fixture(autouse=True)
 def no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels are made as for the service."""
@@ -42,14 +64,20 @@ def no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("client", "transport", "helpers", "library"), PUBLISHERS)
 @pytest.mark.parametrize("by", ["default", "name", "class"])
 def test_it_differs_in_one_option(
-    client: Any, transport: Any, helpers: Any, library: Any, by: str, monkeypatch: Any
+    client: Any,
+    transport: Any,
+    helpers: Any,
+    library: Any,
+    by: str,
+    channels: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Host, credentials, scopes, quota project, certificates and options are the client's."""
     made: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def create_channel(*args: Any, **kwargs: Any) -> Any:
         made.append((args, kwargs))
-        return library.insecure_channel("127.0.0.1:1")
+        return channels(library)
 
     monkeypatch.setattr(helpers, "create_channel", create_channel)
     arguments: dict[str, Any] = {
@@ -80,14 +108,19 @@ def test_it_differs_in_one_option(
 
 @pytest.mark.parametrize(("client", "transport", "helpers", "library"), PUBLISHERS)
 def test_client_certificates(
-    client: Any, transport: Any, helpers: Any, library: Any, monkeypatch: Any
+    client: Any,
+    transport: Any,
+    helpers: Any,
+    library: Any,
+    channels: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Mutual TLS: the second channel has the certificate that the client worked out."""
     made: list[dict[str, Any]] = []
 
     def create_channel(*_args: Any, **kwargs: Any) -> Any:
         made.append(kwargs)
-        return library.insecure_channel("127.0.0.1:1")
+        return channels(library)
 
     monkeypatch.setattr(helpers, "create_channel", create_channel)
     monkeypatch.setenv("GOOGLE_API_USE_CLIENT_CERTIFICATE", "true")

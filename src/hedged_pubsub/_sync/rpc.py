@@ -19,9 +19,15 @@ from hedged_pubsub._rpc import PublishMethod
 from hedged_pubsub._sync import threads
 from hedged_pubsub._sync.direct_call import direct_start
 from hedged_pubsub._sync.driver import Call
-from hedged_pubsub._sync.scheduler import Scheduler
+from hedged_pubsub._sync.scheduler import Scheduler, Wakeup
 from hedged_pubsub._sync.workers import Workers
-from hedged_pubsub.connections import FIRST_PAUSE, MAX_PAUSE, Connection, Connections
+from hedged_pubsub.connections import (
+    FIRST_PAUSE,
+    LOOK_INTERVAL,
+    MAX_PAUSE,
+    Connection,
+    Connections,
+)
 from hedged_pubsub.events import ORIGINAL
 
 _LOGGER = logging.getLogger(__name__)
@@ -78,14 +84,16 @@ class PublishRpc:
         self._connections = Connections(self._publish)
         # Guards which connections there are. Nothing is called while it is held.
         self._connection_lock = threading.Lock()
-        self._second_is_due = make_channel is not None
+        self._look_is_due = make_channel is not None
+        self._next_look: Wakeup | None = None
+        self._used = True
         self._closed = False
 
     def start_anew(self) -> None:
         """Forget the parent's calls, in a forked child; gRPC looks after the channels."""
         self._connection_lock = threading.Lock()
         self._connections.start_anew()
-        self._second_is_due = self._make_channel is not None and not self._connections.own
+        self._look_is_due = self._make_channel is not None
 
     @property
     def is_plain(self) -> bool:
@@ -98,8 +106,9 @@ class PublishRpc:
 
     def connection(self, attempt: int) -> SyncConnection:
         """Return the connection that an attempt travels on; it has to be started next."""
-        if self._second_is_due:
-            self._open_second()
+        if self._look_is_due:
+            self._begin_to_look()
+        self._used = True
         connection = self._connections.of(attempt)
         if connection.own:
             with self._connection_lock:
@@ -167,11 +176,12 @@ class PublishRpc:
         if dead:
             self._workers.submit(self._replace)
 
-    def _open_second(self) -> None:
+    def _begin_to_look(self) -> None:
         with self._connection_lock:
-            due, self._second_is_due = self._second_is_due, False
+            due, self._look_is_due = self._look_is_due, False
+            is_open = self._connections.newest is not None
         if due:
-            self._workers.submit(self._open)
+            self._workers.submit(self._look_after if is_open else self._open)
 
     def _replace(self) -> None:
         _LOGGER.warning("a connection answers nothing any more; publishing goes on on another one")
@@ -197,7 +207,7 @@ class PublishRpc:
                 self._connections.fall_back()
             return
         if self._take(method):
-            self._connect()
+            self._look_after()
         else:
             channel.close()
 
@@ -208,21 +218,30 @@ class PublishRpc:
             self._connections.open(method)
             return True
 
-    def _connect(self, pause: float = FIRST_PAUSE) -> None:
-        """Connect now, look from time to time whether it is there, and use it when it is."""
-        connection = self._connections.opening
-        if connection is None:
+    def _look_after(self, pause: float = FIRST_PAUSE) -> None:
+        """Connect the newest connection unless it is, and look again in time (C1, C5, C6)."""
+        connection = self._connections.newest
+        if connection is None:  # closed
             return
         with threads.FORK_GATE:
             is_ready = connect(connection.method.channel)
         with self._connection_lock:
+            if self._closed:
+                return
             if is_ready:
                 self._connections.connected()
-            if is_ready or self._closed:
-                return
+                if not self._used:
+                    self._look_is_due = True  # with the next batch
+                    return
+            self._used = False
         # Not with a strong reference: a publisher may be dropped while nobody answers.
-        self._scheduler.call_at(
-            self._clock() + pause, _look_again, weakref.ref(self), min(2 * pause, MAX_PAUSE)
+        if self._next_look is not None:
+            self._next_look.cancel()  # that of a connection that was replaced
+        self._next_look = self._scheduler.call_at(
+            self._clock() + (LOOK_INTERVAL if is_ready else pause),
+            _look_again,
+            weakref.ref(self),
+            FIRST_PAUSE if is_ready else min(2 * pause, MAX_PAUSE),
         )
 
     def _close_drained(self) -> None:
@@ -262,7 +281,7 @@ class PublishRpc:
 def _look_again(rpc: weakref.ref[PublishRpc], pause: float) -> None:
     alive = rpc()
     if alive is not None:
-        alive._connect(pause)
+        alive._look_after(pause)
 
 
 def message_ids(call: Call) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from typing import Any, Final
 
 import grpc
@@ -13,7 +14,13 @@ from google.pubsub_v1.services.publisher.transports.base import PublisherTranspo
 
 from hedged_pubsub._channels import MakeChannel
 from hedged_pubsub._rpc import METHOD, PublishMethod
-from hedged_pubsub.connections import FIRST_PAUSE, MAX_PAUSE, Connection, Connections
+from hedged_pubsub.connections import (
+    FIRST_PAUSE,
+    LOOK_INTERVAL,
+    MAX_PAUSE,
+    Connection,
+    Connections,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -80,8 +87,9 @@ class AsyncPublishRpc:
         self._with_telemetry = with_telemetry
         self._publish = AsyncPublishMethod(transport, with_telemetry=with_telemetry)
         self._connections = Connections(self._publish)
-        self._second_is_due = make_channel is not None
-        self._connecting: asyncio.Task[None] | None = None
+        self._look_is_due = make_channel is not None
+        self._next_look: asyncio.TimerHandle | None = None
+        self._used = True
         self._closing: set[asyncio.Task[None]] = set()
 
     def prepare(self, serialized: bytes) -> Any:
@@ -90,10 +98,12 @@ class AsyncPublishRpc:
 
     def connection(self, attempt: int) -> AsyncConnection:
         """Return the connection that an attempt is to travel on."""
-        if self._second_is_due:
-            self._second_is_due = False
+        if self._look_is_due:
+            self._look_is_due = False
+            is_open = self._connections.newest is not None
             # Not in the turn of the loop in which the first batch is sent.
-            self._loop.call_soon(self._open)
+            self._loop.call_soon(self._look_after if is_open else self._open)
+        self._used = True
         return self._connections.of(attempt)
 
     async def call(
@@ -166,19 +176,33 @@ class AsyncPublishRpc:
             self._connections.fall_back()
             return
         self._connections.open(method)
-        self._connecting = self._loop.create_task(self._connect(channel))
+        self._look_after()
 
-    async def _connect(self, channel: grpc.aio.Channel) -> None:
-        """Connect now, look from time to time whether it is there, and use it when it is.
+    def _look_after(self, pause: float = FIRST_PAUSE) -> None:
+        """Connect the newest connection unless it is, and look again in time (C1, C5, C6).
 
         Waiting for a change of the state would leave a watch in gRPC's core, whose end is reported
         to an event loop that may be closed by then.
         """
-        pause = FIRST_PAUSE
-        while channel.get_state(try_to_connect=True) is not _READY:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, MAX_PAUSE)
-        self._connections.connected()
+        connection = self._connections.newest
+        if connection is None or self._make_channel is None:  # closed
+            return
+        is_ready = connection.method.channel.get_state(try_to_connect=True) is _READY
+        if is_ready:
+            self._connections.connected()
+            if not self._used:
+                self._look_is_due = True  # with the next batch
+                return
+        self._used = False
+        # Not with a strong reference: a publisher may be dropped while nobody answers.
+        if self._next_look is not None:
+            self._next_look.cancel()  # that of a connection that was replaced
+        self._next_look = self._loop.call_later(
+            LOOK_INTERVAL if is_ready else pause,
+            _look_again,
+            weakref.ref(self),
+            FIRST_PAUSE if is_ready else min(2 * pause, MAX_PAUSE),
+        )
 
     def _close_drained(self) -> None:
         for connection in self._connections.drained():
@@ -189,11 +213,16 @@ class AsyncPublishRpc:
     async def close(self) -> None:
         """Close the connections that were opened here; the client's channel is its own to close."""
         self._make_channel = None
-        if self._connecting is not None:
-            self._connecting.cancel()
+        if self._next_look is not None:
+            self._next_look.cancel()
         own, self._connections.own = self._connections.own, []
         for connection in own:
             await connection.method.channel.close()
-        ending = self._closing | ({self._connecting} if self._connecting else set())
-        if ending:
-            await asyncio.wait(ending)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+
+def _look_again(rpc: weakref.ref[AsyncPublishRpc], pause: float) -> None:
+    alive = rpc()
+    if alive is not None:
+        alive._look_after(pause)

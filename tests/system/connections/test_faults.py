@@ -13,6 +13,8 @@ from google.api_core import exceptions
 from google.api_core.retry import Retry, if_exception_type
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
+import hedged_pubsub._sync.rpc as sync_rpc
+import hedged_pubsub.aio.rpc as asyncio_rpc
 from hedged_pubsub import HedgedPublisher
 from hedged_pubsub.testing import FaultScript, ProxyConnection, PubSubServer, Stall
 
@@ -206,3 +208,28 @@ def test_a_close_while_reconnecting_ends_in_time(
     assert isinstance(stuck.exception(timeout=1), RuntimeError)
     wait_until(lambda: not (originals.is_open or hedges.is_open))
     wait_until(lambda: threading.active_count() <= threads)
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_second_connection_that_was_closed_is_there_again_before_a_hedge(
+    scene: Scene, make_publisher: MakePublisher, monkeypatch: pytest.MonkeyPatch, idle: bool
+) -> None:
+    """Servers close idle connections; while batches are sent, or from the next one on, it is back.
+
+    Nobody connects for a publisher that sends nothing.
+    """
+    for module in (sync_rpc, asyncio_rpc):
+        monkeypatch.setattr(module, "LOOK_INTERVAL", 0.1)
+    publisher = make_publisher()
+    _, hedges = connections_of(publisher, scene)
+    before = len(scene.proxy.connections)
+    hedges.reset()
+    if idle:
+        time.sleep(1)
+        after = len(scene.proxy.connections)
+        time.sleep(1)
+        assert len(scene.proxy.connections) == after <= before + 1
+    publish(publisher, scene.topic, publishes=20, interval=0.02).all()
+    wait_until(lambda: scene.open_connections == 2)
+    assert len(scene.proxy.connections) == before + 1
+    assert publisher.hedging_stats().hedges_sent == 0

@@ -124,7 +124,7 @@ class FakeRpc(AsyncPublishRpc):
     def __init__(self, method: FakeMethod) -> None:
         self._publish = cast("AsyncPublishMethod", method)
         self._connections = Connections(self._publish)
-        self._second_is_due = False
+        self._look_is_due = False
 
 
 class FakeRequest:
