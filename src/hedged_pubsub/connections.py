@@ -42,7 +42,7 @@ MAX_OWN: Final = 2
 FIRST_PAUSE: Final = 0.005
 MAX_PAUSE: Final = 1.0
 """Seconds between two looks at a connection that is opening: the first, doubled each time, and the
-longest. Connecting takes a round trip or three; whom the server refuses may wait."""
+longest, which a batch has to ask for. Connecting takes a round trip or three."""
 
 LOOK_INTERVAL: Final = 10.0
 """Seconds between two looks at a connection that is there (C6). Servers close idle ones after some

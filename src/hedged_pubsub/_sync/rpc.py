@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import math
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from hedged_pubsub._rpc import PublishMethod
 from hedged_pubsub._sync import threads
 from hedged_pubsub._sync.direct_call import direct_start
 from hedged_pubsub._sync.driver import Call
-from hedged_pubsub._sync.scheduler import Scheduler, Wakeup
+from hedged_pubsub._sync.scheduler import Scheduler
 from hedged_pubsub._sync.workers import Workers
 from hedged_pubsub.connections import (
     FIRST_PAUSE,
@@ -84,16 +84,14 @@ class PublishRpc:
         self._connections = Connections(self._publish)
         # Guards which connections there are. Nothing is called while it is held.
         self._connection_lock = threading.Lock()
-        self._look_is_due = make_channel is not None
-        self._next_look: Wakeup | None = None
-        self._used = True
+        self._look_at = math.inf if make_channel is None else -math.inf
         self._closed = False
 
     def start_anew(self) -> None:
         """Forget the parent's calls, in a forked child; gRPC looks after the channels."""
         self._connection_lock = threading.Lock()
         self._connections.start_anew()
-        self._look_is_due = self._make_channel is not None
+        self._look_at = math.inf if self._make_channel is None else -math.inf
 
     @property
     def is_plain(self) -> bool:
@@ -106,9 +104,8 @@ class PublishRpc:
 
     def connection(self, attempt: int) -> SyncConnection:
         """Return the connection that an attempt travels on; it has to be started next."""
-        if self._look_is_due:
+        if self._clock() >= self._look_at:
             self._begin_to_look()
-        self._used = True
         connection = self._connections.of(attempt)
         if connection.own:
             with self._connection_lock:
@@ -178,10 +175,11 @@ class PublishRpc:
 
     def _begin_to_look(self) -> None:
         with self._connection_lock:
-            due, self._look_is_due = self._look_is_due, False
+            if self._look_at == math.inf:
+                return  # another thread does
+            self._look_at = math.inf
             is_open = self._connections.newest is not None
-        if due:
-            self._workers.submit(self._look_after if is_open else self._open)
+        self._workers.submit(self._look_after if is_open else self._open)
 
     def _replace(self) -> None:
         _LOGGER.warning("a connection answers nothing any more; publishing goes on on another one")
@@ -196,6 +194,7 @@ class PublishRpc:
                 return
             if not self._connections.may_open:
                 self._connections.fall_back()
+                self._look_at = self._clock() + LOOK_INTERVAL
                 return
         try:
             with threads.FORK_GATE:
@@ -226,23 +225,13 @@ class PublishRpc:
         with threads.FORK_GATE:
             is_ready = connect(connection.method.channel)
         with self._connection_lock:
-            if self._closed:
-                return
             if is_ready:
                 self._connections.connected()
-                if not self._used:
-                    self._look_is_due = True  # with the next batch
-                    return
-            self._used = False
-        # Not with a strong reference: a publisher may be dropped while nobody answers.
-        if self._next_look is not None:
-            self._next_look.cancel()  # that of a connection that was replaced
-        self._next_look = self._scheduler.call_at(
-            self._clock() + (LOOK_INTERVAL if is_ready else pause),
-            _look_again,
-            weakref.ref(self),
-            FIRST_PAUSE if is_ready else min(2 * pause, MAX_PAUSE),
-        )
+            if is_ready or pause >= MAX_PAUSE:
+                # With the next batch after that: nobody connects for a publisher that is idle.
+                self._look_at = self._clock() + (LOOK_INTERVAL if is_ready else MAX_PAUSE)
+                return
+        self._scheduler.call_at(self._clock() + pause, self._look_after, 2 * pause)
 
     def _close_drained(self) -> None:
         with self._connection_lock:
@@ -276,12 +265,6 @@ class PublishRpc:
         except grpc.RpcError as error:
             raise exceptions.from_grpc_error(error) from error
         return list(response.message_ids)
-
-
-def _look_again(rpc: weakref.ref[PublishRpc], pause: float) -> None:
-    alive = rpc()
-    if alive is not None:
-        alive._look_after(pause)
 
 
 def message_ids(call: Call) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
+import math
 from typing import Any, Final
 
 import grpc
@@ -87,9 +87,7 @@ class AsyncPublishRpc:
         self._with_telemetry = with_telemetry
         self._publish = AsyncPublishMethod(transport, with_telemetry=with_telemetry)
         self._connections = Connections(self._publish)
-        self._look_is_due = make_channel is not None
-        self._next_look: asyncio.TimerHandle | None = None
-        self._used = True
+        self._look_at = math.inf if make_channel is None else -math.inf
         self._closing: set[asyncio.Task[None]] = set()
 
     def prepare(self, serialized: bytes) -> Any:
@@ -98,12 +96,11 @@ class AsyncPublishRpc:
 
     def connection(self, attempt: int) -> AsyncConnection:
         """Return the connection that an attempt is to travel on."""
-        if self._look_is_due:
-            self._look_is_due = False
+        if self._loop.time() >= self._look_at:
+            self._look_at = math.inf
             is_open = self._connections.newest is not None
             # Not in the turn of the loop in which the first batch is sent.
             self._loop.call_soon(self._look_after if is_open else self._open)
-        self._used = True
         return self._connections.of(attempt)
 
     async def call(
@@ -165,6 +162,7 @@ class AsyncPublishRpc:
             return
         if not self._connections.may_open:
             self._connections.fall_back()
+            self._look_at = self._loop.time() + LOOK_INTERVAL
             return
         try:
             channel = self._make_channel()
@@ -185,24 +183,16 @@ class AsyncPublishRpc:
         to an event loop that may be closed by then.
         """
         connection = self._connections.newest
-        if connection is None or self._make_channel is None:  # closed
+        if connection is None:  # closed
             return
         is_ready = connection.method.channel.get_state(try_to_connect=True) is _READY
         if is_ready:
             self._connections.connected()
-            if not self._used:
-                self._look_is_due = True  # with the next batch
-                return
-        self._used = False
-        # Not with a strong reference: a publisher may be dropped while nobody answers.
-        if self._next_look is not None:
-            self._next_look.cancel()  # that of a connection that was replaced
-        self._next_look = self._loop.call_later(
-            LOOK_INTERVAL if is_ready else pause,
-            _look_again,
-            weakref.ref(self),
-            FIRST_PAUSE if is_ready else min(2 * pause, MAX_PAUSE),
-        )
+        if is_ready or pause >= MAX_PAUSE:
+            # With the next batch after that: nobody connects for a publisher that is idle.
+            self._look_at = self._loop.time() + (LOOK_INTERVAL if is_ready else MAX_PAUSE)
+        else:
+            self._loop.call_later(pause, self._look_after, 2 * pause)
 
     def _close_drained(self) -> None:
         for connection in self._connections.drained():
@@ -213,16 +203,8 @@ class AsyncPublishRpc:
     async def close(self) -> None:
         """Close the connections that were opened here; the client's channel is its own to close."""
         self._make_channel = None
-        if self._next_look is not None:
-            self._next_look.cancel()
         own, self._connections.own = self._connections.own, []
         for connection in own:
             await connection.method.channel.close()
         if self._closing:
             await asyncio.wait(self._closing)
-
-
-def _look_again(rpc: weakref.ref[AsyncPublishRpc], pause: float) -> None:
-    alive = rpc()
-    if alive is not None:
-        alive._look_after(pause)

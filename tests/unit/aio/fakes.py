@@ -124,7 +124,8 @@ class FakeRpc(AsyncPublishRpc):
     def __init__(self, method: FakeMethod) -> None:
         self._publish = cast("AsyncPublishMethod", method)
         self._connections = Connections(self._publish)
-        self._look_is_due = False
+        self._look_at = math.inf
+        self._loop = asyncio.get_running_loop()
 
 
 class FakeRequest:
