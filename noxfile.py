@@ -15,6 +15,9 @@ SOURCES = ("src", "tests", "benchmarks", "examples", "docs", "noxfile.py")
 DISTRIBUTION = ".[cli,plot]"
 
 nox.needs_version = ">=2025.2.9"
+# What runs again, after ``unit`` and ``system`` have run everything.
+QUICK_TESTS = ("tests/unit", "tests/system", "-m", "not slow")
+
 nox.options.sessions = ["unit", "system", "system_emulated"]
 nox.options.reuse_venv = "yes"
 # A supported Python that is not on the machine is skipped, on a CI machine too.
@@ -58,17 +61,17 @@ def system_emulated(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def lowest(session: nox.Session) -> None:
-    """Run the unit and system tests on the oldest supported releases."""
+    """Run the unit and system tests, but the slow ones, on the oldest supported releases."""
     install(session, "test", DISTRIBUTION, "-c", "tests/lowest-constraints.txt")
-    session.run("pytest", "tests/unit", "tests/system", *session.posargs)
+    session.run("pytest", *QUICK_TESTS, *session.posargs)
 
 
 @nox.session
 def cover(session: nox.Session) -> None:
-    """Measure branch coverage over the unit and system tests; fail below the floor."""
+    """Measure branch coverage over all but the slow tests; fail below the floor."""
     install(session, "cover", "-e", DISTRIBUTION)
     session.run("coverage", "erase")
-    session.run("coverage", "run", "-m", "pytest", "tests/unit", "tests/system", *session.posargs)
+    session.run("coverage", "run", "-m", "pytest", *QUICK_TESTS, *session.posargs)
     session.run("coverage", "combine", "-q")
     session.run("coverage", "report")
 

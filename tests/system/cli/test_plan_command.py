@@ -119,6 +119,7 @@ def test_a_figure_that_cannot_be_written_is_exit_code_1(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_million_requests_take_seconds(command: Command, tmp_path: Path) -> None:
     """Reading and recommending are far within half a minute: a third of that here."""
     draw = random.Random(1)
@@ -166,6 +167,7 @@ def _measure(client: Client, hedging: HedgingSettings | None = None) -> tuple[li
     return taken, tail.requests
 
 
+@pytest.mark.slow
 def test_the_prediction_is_what_is_then_measured(command: Command, tmp_path: Path) -> None:
     """On a recorded trace with 1 % at 2 s: the p99.9 within 10 %, and the extra requests."""
     recorded, requests = _measure(Client.OFFICIAL)

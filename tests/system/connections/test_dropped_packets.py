@@ -12,6 +12,8 @@ from functools import cache
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # Without the right of root, a user namespace around it gives it where that is allowed.
 _WAYS = (["unshare", "--net"], ["unshare", "--map-root-user", "--net"])
 _NEEDED = "ip link set lo up && ip rule add pref 10 ipproto tcp sport 1 blackhole"

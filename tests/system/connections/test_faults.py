@@ -22,6 +22,8 @@ from ..conftest import ONE_MESSAGE, wait_until
 from .conftest import MakePublisher
 from .scene import SETTINGS, Scene, connections_of, publish
 
+pytestmark = pytest.mark.slow
+
 MOST_CONNECTIONS = 3
 SHORT_RETRY = Retry(
     if_exception_type(exceptions.ServiceUnavailable, exceptions.DeadlineExceeded),

@@ -38,6 +38,7 @@ def test_publishing_settles_below_the_hedge_delay(
         assert stored == set(range(50))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["upstream", "downstream"])
 def test_half_a_frozen_connection_is_no_better(
     scene: Scene, make_publisher: MakePublisher, direction: Direction
@@ -53,6 +54,7 @@ def test_half_a_frozen_connection_is_no_better(
     assert max(latencies[-10:]) < SETTINGS.initial_hedge_delay
 
 
+@pytest.mark.slow
 def test_the_official_client_answers_nothing(scene: Scene) -> None:
     """What the tests above are measured against; a thaw releases it."""
     with pubsub_v1.PublisherClient(ONE_MESSAGE) as publisher:
@@ -87,6 +89,7 @@ def test_without_a_second_connection_hedges_are_frozen_too(
     assert scene.proxy.max_open == 1
 
 
+@pytest.mark.slow
 def test_after_a_thaw_no_connection_leaks(scene: Scene, make_publisher: MakePublisher) -> None:
     """However often connections freeze and thaw, there are never more than three."""
     publisher = make_publisher()

@@ -18,6 +18,8 @@ from tests.system.docs.blocks import ROOT, page_name, pages
 from tests.system.docs.hidden import NOT_RUN, SETUP
 from tests.system.docs.run_page import PageRunner, WrongBlockError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server() -> Iterator[PubSubServer]:
