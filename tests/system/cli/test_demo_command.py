@@ -72,6 +72,7 @@ def test_without_json_a_table_and_a_sentence_are_printed(command: Command) -> No
     assert "200/200" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_frozen_connection_stops_one_client_only(command: Command, tmp_path: Path) -> None:
     """The official client gets no answer any more, ours goes on; as JSON and as a picture."""
     plot = tmp_path / "frozen.png"
