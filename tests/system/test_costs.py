@@ -225,6 +225,12 @@ def test_stalled_batches_take_no_threads(other_process: PubSubServer) -> None:
 def test_an_idle_publisher_uses_no_cpu(other_process: PubSubServer) -> None:
     """Once everything is decided, neither a look nor a worker runs on."""
     topic = other_process.create_topic("idle")
+    # What earlier tests have left in the scheduler, decided or not, must not come due meanwhile.
+    scheduler = threads.SCHEDULER
+    wait_until(
+        lambda: all(when > scheduler._clock() + 4 for when, _, _ in scheduler._heap.copy()),
+        timeout=20,
+    )
     one = pubsub_v1.types.BatchSettings(max_messages=1)
     with HedgedPublisher(one, hedging_settings=HedgingSettings(hedge_delay=0.1)) as publisher:
         for _ in range(200):
