@@ -63,14 +63,14 @@ class PublishMethod:
             )
         self._arguments: dict[str, Mapping[str, Any]] = {}
 
-    def prepare(self, serialized: bytes) -> Any:
-        """Return a request as the channel takes it; all attempts share it."""
-        if self.is_plain:
-            return serialized
-        return gapic_types.PublishRequest.deserialize(serialized)
+    def prepare(self, request: Any) -> Any:
+        """Return a request as the channel takes it, for all attempts on it to share.
 
-    def convert(self, request: Any) -> Any:
-        """Return a request that was prepared for a channel of the other kind."""
+        Args:
+            request: Serialized, or what a method of another channel has prepared.
+        """
+        if self.is_plain is isinstance(request, bytes):
+            return request
         if self.is_plain:
             return gapic_types.PublishRequest.serialize(request)
         return gapic_types.PublishRequest.deserialize(request)

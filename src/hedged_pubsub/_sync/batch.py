@@ -49,14 +49,7 @@ class Batch(BatchContents):
         futures: Those of the messages.
     """
 
-    __slots__ = (
-        "_owner",
-        "_request",
-        "_rpc",
-        "_shared",
-        "_workers",
-        "futures",
-    )
+    __slots__ = ("_owner", "_request", "_rpc", "_shared", "_workers", "futures")
 
     def __init__(
         self,

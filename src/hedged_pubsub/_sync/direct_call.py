@@ -43,7 +43,6 @@ _KNOWN_OPERATIONS: Final = (
     "ReceiveMessageOperation",
     "ReceiveStatusOnClientOperation",
 )
-_PROPAGATE_DEFAULTS: Final = 0xFFFF
 _NO_FLAGS: Final = 0
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 _CANCELLED: Final = grpc.StatusCode.CANCELLED.value[0]
@@ -91,7 +90,7 @@ def direct_start(multicallable: Any) -> Start:
         )
         deadline = None if timeout is None else time.time() + timeout
         call.core = managed_call(
-            _PROPAGATE_DEFAULTS,
+            cygrpc.PropagationConstants.GRPC_PROPAGATE_DEFAULTS,
             method,
             None,
             deadline,

@@ -139,10 +139,9 @@ class PublishRpc:
                 return cast("Call", method.start(request, timeout, **arguments))
         try:
             arguments = method.arguments(topic, attempt, publish_start_time)
-            if method.is_plain is not self.is_plain:
-                request = method.convert(request)
+            prepared = method.prepare(request)
             with threads.FORK_GATE:
-                call = cast("Call", method.start(request, timeout, **arguments))
+                call = cast("Call", method.start(prepared, timeout, **arguments))
             connection.in_flight.add(call)
         finally:
             with self._connection_lock:
@@ -257,11 +256,10 @@ class PublishRpc:
             google.api_core.exceptions.GoogleAPICallError: What the official client would raise.
         """
         method = self._connections.of(ORIGINAL).method
-        if method.is_plain is not self.is_plain:
-            request = method.convert(request)
+        prepared = method.prepare(request)
         arguments = method.arguments(topic, ORIGINAL, publish_start_time)
         try:
-            response = method.multicallable(request, timeout, **arguments)
+            response = method.multicallable(prepared, timeout, **arguments)
         except grpc.RpcError as error:
             raise exceptions.from_grpc_error(error) from error
         return list(response.message_ids)

@@ -126,10 +126,9 @@ class AsyncPublishRpc:
             grpc.RpcError: What it ended with.
         """
         method = connection.method
-        if method.is_plain is not self._publish.is_plain:
-            request = method.convert(request)
+        prepared = method.prepare(request) if connection.own else request
         arguments = method.arguments(topic, attempt, publish_start_time)
-        call = method.multicallable(request, timeout=timeout, **arguments)
+        call = method.multicallable(prepared, timeout=timeout, **arguments)
         if connection.own:
             connection.in_flight.add(call)
         try:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from google.cloud import pubsub_v1
@@ -18,6 +19,7 @@ from google.cloud import pubsub_v1
 from hedged_pubsub import HedgedPublisher, HedgingSettings
 from hedged_pubsub._options import DISABLE_VARIABLE
 from hedged_pubsub.cli.arguments import DemoOptions
+from hedged_pubsub.cli.drawing import drawn
 from hedged_pubsub.cli.extras import check_extras
 from hedged_pubsub.cli.open_loop import MeasurementError, OpenLoopRun, run_open_loop, warm_up
 from hedged_pubsub.cli.report import Report, client_result, hedged_result, late_note
@@ -206,19 +208,12 @@ def _plot(options: DemoOptions, plain: OpenLoopRun, hedged: OpenLoopRun) -> int:
         f"{options.publishes:,} publishes each, {options.rate:g} per second;"
         f" {100 * options.stall_rate:g} % of requests stall for {options.stall:g} s"
     )
-    try:
-        plot.draw(
-            options.plot,
-            plain=plain.latencies,
-            hedged=hedged.latencies,
-            hedge_delay=options.hedging.initial_hedge_delay,
-            title=title,
-        )
-    except OSError as error:
-        print(
-            f"hedged-pubsub demo: error: cannot write {str(options.plot)!r}: {error}",
-            file=sys.stderr,
-        )
-        return 1
-    print(f"Latency curves drawn into {options.plot}", file=sys.stderr)
-    return 0
+    draw = partial(
+        plot.draw,
+        options.plot,
+        plain=plain.latencies,
+        hedged=hedged.latencies,
+        hedge_delay=options.hedging.initial_hedge_delay,
+        title=title,
+    )
+    return drawn("demo", "Latency curves", options.plot, draw)

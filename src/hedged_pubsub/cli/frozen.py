@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from google.cloud import pubsub_v1
@@ -21,6 +22,7 @@ from hedged_pubsub.cli.demo import (
     hedged_publisher,
     warm_up_publishes,
 )
+from hedged_pubsub.cli.drawing import drawn
 from hedged_pubsub.cli.extras import check_extras
 from hedged_pubsub.cli.frozen_report import (
     Answers,
@@ -186,13 +188,5 @@ def _plot(options: DemoOptions, run: FrozenRun, plain: Answers, hedged: Answers)
         return 0
     from hedged_pubsub.cli import frozen_plot
 
-    try:
-        frozen_plot.draw(options.plot, run, plain=plain, hedged=hedged)
-    except OSError as error:
-        print(
-            f"hedged-pubsub demo: error: cannot write {str(options.plot)!r}: {error}",
-            file=sys.stderr,
-        )
-        return 1
-    print(f"Time line drawn into {options.plot}", file=sys.stderr)
-    return 0
+    draw = partial(frozen_plot.draw, options.plot, run, plain=plain, hedged=hedged)
+    return drawn("demo", "Time line", options.plot, draw)

@@ -6,8 +6,10 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import BinaryIO
 
+from hedged_pubsub.cli.drawing import drawn
 from hedged_pubsub.cli.extras import check_extras
 from hedged_pubsub.cli.plan.arguments import PlanOptions
 from hedged_pubsub.cli.plan.reading import read_samples
@@ -99,13 +101,5 @@ def _plot(options: PlanOptions, trace: Trace, plan: Plan) -> int:
         return 0
     from hedged_pubsub.cli.plan.figure import draw_plan
 
-    try:
-        draw_plan(options.plot, trace, plan, budget=options.budget)
-    except OSError as error:
-        print(
-            f"hedged-pubsub plan: error: cannot write {str(options.plot)!r}: {error}",
-            file=sys.stderr,
-        )
-        return 1
-    print(f"Latencies and costs drawn into {options.plot}", file=sys.stderr)
-    return 0
+    draw = partial(draw_plan, options.plot, trace, plan, budget=options.budget)
+    return drawn("plan", "Latencies and costs", options.plot, draw)
