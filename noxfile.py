@@ -1,26 +1,32 @@
-"""What this project runs on itself: tests, coverage, lint, types, docs and examples.
+"""What this project runs on itself: tests, coverage, lint, types and docs.
 
-Bare ``nox`` runs the tests: ``unit`` on each supported Python that is installed, ``system``, and
-``system_emulated`` where Google's emulator is installed. Arguments after ``--`` go to pytest.
+Bare ``nox`` runs the tests on the Python that it runs on itself. Arguments after ``--`` go to
+pytest: ``nox -- tests/system -k signal``.
 """
 
-from pathlib import Path
+import os
+import shutil
 
 import nox
+from nox.command import CommandFailed
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 PYTHONS = nox.project.python_versions(PROJECT)
 SOURCES = ("src", "tests", "benchmarks", "examples", "docs", "noxfile.py")
 # The distribution with all that its tests reach: the command needs the extras.
 DISTRIBUTION = ".[cli,plot]"
+# So many tests run at a time. Many of them wait rather than compute.
+PROCESSES = (os.cpu_count() or 1) + 1
 
 nox.needs_version = ">=2025.2.9"
-# What runs again, after ``unit`` and ``system`` have run everything.
-QUICK_TESTS = ("tests/unit", "tests/system", "-m", "not slow")
-
-nox.options.sessions = ["unit", "system", "system_emulated"]
+# CI measures coverage in the run of the tests that the README names, rather than in another one.
+nox.options.sessions = ["cover" if os.environ.get("CI") else "tests"]
+# uv installs an environment within seconds; it is to trust the certificates that pip trusts.
+nox.options.default_venv_backend = "uv|virtualenv"
+os.environ.setdefault("UV_SYSTEM_CERTS", "1")
 nox.options.reuse_venv = "yes"
 # A supported Python that is not on the machine is skipped, on a CI machine too.
+nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = False
 
 
@@ -32,48 +38,87 @@ def install(session: nox.Session, group: str, *arguments: str) -> None:
         group: The name of the group.
         *arguments: Further arguments to ``pip install``.
     """
-    session.install("-q", *nox.project.dependency_groups(PROJECT, group), *arguments)
+    requirements = nox.project.dependency_groups(PROJECT, group)
+    # Python compiles what is imported, and most of what is installed is not.
+    session.install("-q", "--no-compile", *requirements, *arguments)
+
+
+def run_tests(session: nox.Session, *runs: tuple[tuple[str, ...], str]) -> None:
+    """Run tests in several processes, and then in one those that measure (marked ``serial``).
+
+    With arguments of the user's, all run in one process: for ``-x``, ``--pdb`` or a few tests.
+
+    Args:
+        session: The running session.
+        *runs: Commands, each with a marker expression for the tests that it runs.
+    """
+    if session.posargs:
+        session.run(*runs[0][0], *session.posargs)
+        return
+    failures = 0
+    for group, processes in (("not serial", PROCESSES), ("serial", 0)):
+        for command, expression in runs:
+            marked = f"({expression}) and {group}" if expression else group
+            try:
+                session.run(*command, "-m", marked, "-n", str(processes), "--dist", "worksteal")
+            except CommandFailed:  # the other runs name their failures as well
+                failures += 1
+    if failures:
+        session.error("tests failed")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run all tests; those against Google's emulator are skipped where it is not installed."""
+    install(session, "test", DISTRIBUTION)
+    run_tests(session, (("pytest",), ""))
+
+
+@nox.session
+def cover(session: nox.Session) -> None:
+    """Run all tests, and measure branch coverage of all but the slow ones; it has a floor."""
+    install(session, "cover", "-e", DISTRIBUTION)
+    session.run("coverage", "erase")
+    measured = ("coverage", "run", "-m", "pytest")
+    try:
+        run_tests(session, (measured, "not slow"), (("pytest",), "slow"))
+    finally:
+        session.run("coverage", "combine", "-q")
+        session.run("coverage", "report")
 
 
 @nox.session(python=PYTHONS)
 def unit(session: nox.Session) -> None:
-    """Run the tests that need no server and no clock."""
+    """Run the tests that need no server and no clock, in one process."""
     install(session, "test", DISTRIBUTION)
     session.run("pytest", "tests/unit", *session.posargs)
-
-
-@nox.session
-def system(session: nox.Session) -> None:
-    """Run the tests over real gRPC on loopback, against the project's own test server."""
-    install(session, "test", DISTRIBUTION)
-    session.run("pytest", "tests/system", *session.posargs)
-
-
-@nox.session
-def system_emulated(session: nox.Session) -> None:
-    """Run the tests against Google's emulator; they are skipped where it is not installed.
-
-    Those in ``tests/contract`` also run against the project's own server.
-    """
-    install(session, "test", DISTRIBUTION)
-    session.run("pytest", "tests/system_emulated", "tests/contract", *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])
 def lowest(session: nox.Session) -> None:
     """Run the unit and system tests, but the slow ones, on the oldest supported releases."""
     install(session, "test", DISTRIBUTION, "-c", "tests/lowest-constraints.txt")
-    session.run("pytest", *QUICK_TESTS, *session.posargs)
+    run_tests(session, (("pytest", "tests/unit", "tests/system"), "not slow"))
 
 
 @nox.session
-def cover(session: nox.Session) -> None:
-    """Measure branch coverage over all but the slow tests; fail below the floor."""
-    install(session, "cover", "-e", DISTRIBUTION)
-    session.run("coverage", "erase")
-    session.run("coverage", "run", "-m", "pytest", *QUICK_TESTS, *session.posargs)
-    session.run("coverage", "combine", "-q")
-    session.run("coverage", "report")
+def official(session: nox.Session) -> None:
+    """Run the official client's own tests, fetched from its source distribution, against ours."""
+    # pip downloads them, and they import flaky.
+    install(session, "test", DISTRIBUTION, "pip", "flaky")
+    session.run("pytest", "tests/official", *session.posargs)
+
+
+@nox.session
+def mutants(session: nox.Session) -> None:
+    """Change the core in small ways, each of which a unit test has to notice: tests/mutants.md.
+
+    Takes twenty minutes; with arguments less: ``nox -s mutants -- '*.connections.*'``.
+    """
+    install(session, "mutants", DISTRIBUTION)
+    shutil.rmtree("mutants", ignore_errors=True)  # what is kept there knows nothing of new tests
+    session.run("mutmut", "run", *session.posargs)
+    session.run("python", "-m", "tests.mutants")
 
 
 @nox.session
@@ -104,24 +149,6 @@ def docs(session: nox.Session) -> None:
     """Build the documentation; a warning or a dangling reference is an error."""
     install(session, "docs", DISTRIBUTION)
     session.run("sphinx-build", "-W", "--keep-going", "-n", "-E", "-q", "docs", "docs/_build/html")
-
-
-@nox.session
-def samples(session: nox.Session) -> None:
-    """Run every example against the test server."""
-    install(session, "test", DISTRIBUTION)
-    for example in sorted(Path("examples").glob("*.py")):
-        if example.name == "own_tests.py":
-            session.run("pytest", str(example))
-        else:
-            session.run("python", str(example))
-
-
-@nox.session
-def official(session: nox.Session) -> None:
-    """Run the official client's own tests, fetched from its source distribution, against ours."""
-    install(session, "test", DISTRIBUTION, "flaky")  # which those tests import
-    session.run("pytest", "tests/official", *session.posargs)
 
 
 @nox.session

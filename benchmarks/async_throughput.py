@@ -13,22 +13,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import collections
+import functools
 import gc
 import importlib
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from google.cloud import pubsub_v1
 from google.pubsub_v1 import PublisherAsyncClient, PubsubMessage
 
 from hedged_pubsub import AsyncHedgedPublisher, HedgingSettings, HedgingStats
-from hedged_pubsub.cli.bench.clients import Client, use_server
-from hedged_pubsub.cli.bench.process import Job, MeasuringProcess
-from hedged_pubsub.cli.bench.spread import median, ratios
+from hedged_pubsub.cli.bench.jobs import MeasuringProcess, Rate, batch_settings, throughput
 from hedged_pubsub.cli.bench.targets import running_target
-from hedged_pubsub.cli.bench.throughput import Rate, ThroughputJob, batch_settings
-from hedged_pubsub.testing import FaultScript, LogNormal, PubSubServer, Stall
+from hedged_pubsub.cli.clients import LATENCY, Client, use_server
+from hedged_pubsub.cli.measures import PERCENTILES, nearest_rank, ratios
+from hedged_pubsub.testing import FaultScript, PubSubServer, Stall
 
 # Enough for the server never to wait.
 _BATCHES_IN_FLIGHT = 20
@@ -36,64 +37,11 @@ _TASKS = 100
 
 _TAIL_SETTINGS = HedgingSettings(hedge_delay=0.1)
 _TAIL_RATE = 200.0
-_BODY = LogNormal(median=0.005, sigma=0.4)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OnceAMessageJob:
-    """Let a hundred tasks call the generated ``publish``, one message each time.
-
-    Attributes:
-        address: The server's.
-        topic: Full name of the topic.
-        size: Bytes a message.
-        seconds: How long.
-    """
-
-    address: str
-    topic: str
-    size: int
-    seconds: float
-
-    def run(self) -> Rate:
-        """Measure."""
-        return asyncio.run(self._run())
-
-    async def _run(self) -> Rate:
-        use_server(self.address)
-        async with PublisherAsyncClient() as client:
-            message = PubsubMessage(data=b"x" * self.size)
-            sent = 0
-            end = 0.0
-
-            async def publish() -> None:
-                nonlocal sent
-                while time.perf_counter() < end:
-                    await client.publish(topic=self.topic, messages=[message])
-                    sent += 1
-
-            for seconds in (self.seconds / 4, self.seconds):
-                sent = 0
-                cpu, start = time.process_time(), time.perf_counter()
-                end = start + seconds
-                await asyncio.gather(*(publish() for _ in range(_TASKS)))
-            return Rate(
-                per_second=sent / (time.perf_counter() - start),
-                cpu=(time.process_time() - cpu) / sent,
-            )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AsyncJob:
-    """Let one task enqueue as fast as a bounded number of batches in flight allows.
-
-    Attributes:
-        address: The server's.
-        topic: Full name of the topic.
-        batch: Messages a batch.
-        size: Bytes a message.
-        seconds: How long.
-    """
+class AsyncioJob:
+    """Publish for ``seconds`` with one client, made in an event loop."""
 
     address: str
     topic: str
@@ -101,25 +49,55 @@ class AsyncJob:
     size: int
     seconds: float
 
-    def run(self) -> Rate:
-        """Measure."""
+    def __call__(self) -> Rate:
+        """Measure, with a client of its own that is warm."""
+        use_server(self.address)
         return asyncio.run(self._run())
 
     async def _run(self) -> Rate:
-        use_server(self.address)
+        raise NotImplementedError
+
+    async def _measure(self, publish_for: Callable[[float], Awaitable[int]]) -> Rate:
+        await publish_for(self.seconds / 4)
+        cpu, start = time.process_time(), time.perf_counter()
+        messages = await publish_for(self.seconds)
+        return Rate(
+            per_second=messages / (time.perf_counter() - start),
+            cpu=(time.process_time() - cpu) / messages,
+        )
+
+
+class OnceAMessageJob(AsyncioJob):
+    """Let a hundred tasks call the generated ``publish``, one message each time."""
+
+    async def _run(self) -> Rate:
+        message = PubsubMessage(data=b"x" * self.size)
+        async with PublisherAsyncClient() as client:
+
+            async def publish_until(end: float) -> int:
+                sent = 0
+                while time.perf_counter() < end:
+                    await client.publish(topic=self.topic, messages=[message])
+                    sent += 1
+                return sent
+
+            async def publish_for(seconds: float) -> int:
+                end = time.perf_counter() + seconds
+                return sum(await asyncio.gather(*(publish_until(end) for _ in range(_TASKS))))
+
+            return await self._measure(publish_for)
+
+
+class EnqueueJob(AsyncioJob):
+    """Let one task enqueue as fast as a bounded number of batches in flight allows."""
+
+    async def _run(self) -> Rate:
         async with AsyncHedgedPublisher(batch_settings(self.batch)) as publisher:
-            await self._publish(publisher, self.seconds / 4)
-            cpu, start = time.process_time(), time.perf_counter()
-            batches = await self._publish(publisher, self.seconds)
-            messages = batches * self.batch
-            return Rate(
-                per_second=messages / (time.perf_counter() - start),
-                cpu=(time.process_time() - cpu) / messages,
-            )
+            return await self._measure(functools.partial(self._publish, publisher))
 
     async def _publish(self, publisher: AsyncHedgedPublisher, seconds: float) -> int:
         data = b"x" * self.size
-        batches = 0
+        messages = 0
         # The last future of each, which stands for its batch.
         in_flight: collections.deque[asyncio.Future[str]] = collections.deque()
         end = time.perf_counter() + seconds
@@ -127,12 +105,12 @@ class AsyncJob:
             for _ in range(self.batch - 1):
                 await publisher.enqueue(self.topic, data)
             in_flight.append(await publisher.enqueue(self.topic, data))
-            batches += 1
+            messages += self.batch
             if len(in_flight) > _BATCHES_IN_FLIGHT:
                 for _ in range(_BATCHES_IN_FLIGHT // 2):
                     await in_flight.popleft()
         await publisher.flush()
-        return batches
+        return messages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,19 +123,14 @@ class Tail:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TailJob:
-    """Publish message n at n / rate seconds, each a request of its own.
-
-    Attributes:
-        publishes: How many messages.
-        stalled: The share of requests that stall for 2 s.
-    """
+    """Publish message n at n / rate seconds, each a request of its own."""
 
     publishes: int
-    stalled: float
+    stalled: float  # the share of requests that stall for 2 s
 
-    def run(self) -> Tail:
+    def __call__(self) -> Tail:
         """Measure. The token bucket is full when the schedule begins."""
-        with PubSubServer(FaultScript(latency=_BODY), process=True) as server:
+        with PubSubServer(FaultScript(latency=LATENCY), process=True) as server:
             use_server(server.address)
             return asyncio.run(self._run(server))
 
@@ -172,7 +145,7 @@ class TailJob:
             gc.collect()
             gc.freeze()
             faults = [Stall(2.0, probability=self.stalled)] if self.stalled else []
-            server.set_script(FaultScript(latency=_BODY, faults=faults, seed=1))
+            server.set_script(FaultScript(latency=LATENCY, faults=faults, seed=1))
             start = time.perf_counter() + 1  # once all tasks are made
 
             async def publish(number: int) -> float:
@@ -188,41 +161,28 @@ class TailJob:
 
 def measure_throughput(options: argparse.Namespace) -> None:
     """Measure the three clients in turns and print their rates and ratios."""
-    jobs: dict[str, Callable[[str, str], Job[Rate]]] = {
-        "PublisherAsyncClient, once a message": lambda address, topic: OnceAMessageJob(
-            address=address, topic=topic, size=options.size, seconds=options.seconds
-        ),
-        "PublisherClient": lambda address, topic: ThroughputJob(
-            client=Client.OFFICIAL,
-            address=address,
-            topic=topic,
-            batch=options.batch,
-            size=options.size,
-            seconds=options.seconds,
-        ),
-        "AsyncHedgedPublisher": lambda address, topic: AsyncJob(
-            address=address,
-            topic=topic,
-            batch=options.batch,
-            size=options.size,
-            seconds=options.seconds,
-        ),
+    jobs: dict[str, Callable[..., Callable[[], Rate]]] = {
+        "PublisherAsyncClient, once a message": OnceAMessageJob,
+        "PublisherClient": functools.partial(functools.partial, throughput, client=Client.OFFICIAL),
+        "AsyncHedgedPublisher": EnqueueJob,
     }
+    common = {"batch": options.batch, "size": options.size, "seconds": options.seconds}
     rates: dict[str, list[Rate]] = {name: [] for name in jobs}
     with running_target(options.target) as target:
         topic = target.create_topic()
         with MeasuringProcess() as first, MeasuringProcess() as second, MeasuringProcess() as third:
             for _ in range(options.repeats):
                 for (name, job), process in zip(jobs.items(), (first, second, third), strict=True):
-                    rates[name].append(process.run(job(target.address, topic)))
+                    made = job(address=target.address, topic=topic, **common)
+                    rates[name].append(process.run(made))
                     target.clear()
-    ours = rates["AsyncHedgedPublisher"]
+    per_second = {name: [rate.per_second for rate in measured] for name, measured in rates.items()}
     print(f"{options.target}, batches of {options.batch}, {options.size} bytes a message")
     for name, measured in rates.items():
-        times = ratios(ours, measured, lambda rate: rate.per_second)
+        times = ratios(per_second["AsyncHedgedPublisher"], per_second[name])
         print(
-            f"  {name:38} {median(measured, lambda rate: rate.per_second):9,.0f} /s"
-            f" {1e6 * median(measured, lambda rate: rate.cpu):7.1f} us CPU"
+            f"  {name:38} {statistics.median(per_second[name]):9,.0f} /s"
+            f" {1e6 * statistics.median(rate.cpu for rate in measured):7.1f} us CPU"
             f"   AsyncHedgedPublisher does {times.median:.1f}"
             f" ({times.low:.1f} to {times.high:.1f}) times that"
         )
@@ -235,7 +195,7 @@ def measure_tail(publishes: int) -> None:
         with MeasuringProcess() as process:
             tail = process.run(TailJob(publishes=publishes, stalled=stalled))
         p50, p99, p99_9 = (
-            tail.latencies[int(len(tail.latencies) * share)] for share in (0.5, 0.99, 0.999)
+            nearest_rank(tail.latencies, PERCENTILES[name]) for name in ("p50", "p99", "p99.9")
         )
         print(
             f"{stalled:.0%} stalled for 2 s: p50 {1e3 * p50:.1f} ms, p99 {1e3 * p99:.1f} ms, p99.9"

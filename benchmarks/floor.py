@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -17,23 +18,14 @@ from typing import Any
 import grpc
 from google.pubsub_v1 import types
 
-from hedged_pubsub.cli.bench.clients import Client
-from hedged_pubsub.cli.bench.spread import median
+from hedged_pubsub.cli.bench.jobs import Rate, throughput, window
 from hedged_pubsub.cli.bench.targets import running_target
-from hedged_pubsub.cli.bench.throughput import Rate, ThroughputJob, window
+from hedged_pubsub.cli.clients import Client
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloorJob:
-    """Send requests that are serialized already, with nothing around them.
-
-    Attributes:
-        address: The server's.
-        topic: Full name of the topic.
-        batch: Messages a request.
-        size: Bytes a message.
-        seconds: How long.
-    """
+    """Send requests that are serialized already, with nothing around them, for ``seconds``."""
 
     address: str
     topic: str
@@ -89,20 +81,16 @@ def main() -> None:
     with running_target(arguments.target) as target:
         topic = target.create_topic()
         for batch in map(int, arguments.batches.split(",")):
-            common: dict[str, Any] = {
-                "address": target.address,
-                "topic": topic,
-                "batch": batch,
-                "size": arguments.size,
-                "seconds": arguments.seconds,
-            }
+            common: dict[str, Any] = {"address": target.address, "topic": topic, "batch": batch}
+            common |= {"size": arguments.size, "seconds": arguments.seconds}
             floor, hedged = [], []
             for _ in range(arguments.repeats):
                 floor.append(FloorJob(**common).run())
-                hedged.append(ThroughputJob(client=Client.HEDGED, **common).run())
+                hedged.append(throughput(client=Client.HEDGED, **common))
                 target.clear()
             of_floor, of_hedged = (
-                1e6 * batch * median(rates, lambda rate: rate.cpu) for rates in (floor, hedged)
+                1e6 * batch * statistics.median(rate.cpu for rate in rates)
+                for rates in (floor, hedged)
             )
             print(
                 f"batch of {batch}: CPU a request {of_floor:.0f} µs bare, {of_hedged:.0f} µs hedged"

@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from hedged_pubsub.engine import TRANSITIONS, State
+from hedged_pubsub._core.engine import TRANSITIONS, State
 
 DIAGRAM: Final = Path(__file__).with_name("transitions.svg")
 PAGE: Final = Path(__file__).with_name("how-it-works.md")
@@ -110,17 +110,12 @@ def table() -> str:
 def page(text: str) -> str:
     """Return a page with the table between its markers.
 
-    Args:
-        text: The page, whatever stands between the markers.
-
     Raises:
-        ValueError: If a marker is missing.
+        ValueError: If there is not one of each marker.
     """
     start, end = MARKERS
-    before, found, rest = text.partition(start)
-    _, ended, after = rest.partition(end)
-    if not (found and ended):
-        raise ValueError(f"{PAGE.name} needs the lines {start.strip()!r} and {end!r}")
+    before, rest = text.split(start)
+    _, after = rest.split(end)
     return f"{before}{start}\n{table()}\n{end}{after}"
 
 

@@ -9,6 +9,27 @@ import pytest
 hypothesis.settings.register_profile("project", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("project")
 
+# Tests that measure the machine or count what is in the process run while no other test does.
+_SERIAL = (
+    "tests/system/cli/test_bench.py",  # the benchmark: latency, CPU, threads and memory
+    "tests/system/cli/test_plan_command.py::test_the_prediction_is_what_is_then_measured",
+    "tests/system/test_costs.py::test_an_idle_publisher_uses_no_cpu",  # what gRPC uses, too
+    "tests/system/test_examples.py",  # how many hedges they send, which is of latencies
+    "tests/system/test_metrics.py::test_without_a_meter_provider",  # counts hedges
+    "tests/system/test_percentile_delay.py",  # a delay that follows latencies
+    "tests/system/telemetry/test_spans.py::test_what_hedging_adds",  # latencies
+    "tests/system_emulated/test_connections.py",  # latencies below a tenth of a second
+    "tests/system/testing/test_load.py",  # thousands of calls at once, in seconds
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the serial tests."""
+    for item in items:
+        if item.nodeid.startswith(_SERIAL):
+            item.add_marker(pytest.mark.serial)
+
+
 # These change what the clients do; a test sets those it is about.
 _VARIABLES = ("HEDGED_PUBSUB_DISABLE", "PUBSUB_EMULATOR_HOST", "PUBSUB_PROJECT_ID")
 
@@ -17,7 +38,9 @@ _VARIABLES = ("HEDGED_PUBSUB_DISABLE", "PUBSUB_EMULATOR_HOST", "PUBSUB_PROJECT_I
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the test, and what it starts, the same environment on every machine."""
     for variable in _VARIABLES:
-        monkeypatch.delenv(variable, raising=False)
+        # Set first, or what the test sets would stay: the command names its server that way.
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
     # As in pyproject.toml, for interpreters that a test starts: Google's libraries announce on
     # stderr when they will drop an old Python or an old gRPC.
     monkeypatch.setenv("PYTHONWARNINGS", "ignore::FutureWarning")

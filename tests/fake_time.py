@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hedged_pubsub import retry
+from hedged_pubsub.retry import strategy
 
 
 class FakeTime:
@@ -25,8 +25,8 @@ class FakeTime:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeTime:
         """Take effect until the end of the test."""
-        monkeypatch.setattr(retry, "time", self)
-        monkeypatch.setattr(retry, "asyncio", SimpleNamespace(sleep=self._sleep_async))
+        monkeypatch.setattr(strategy, "time", self)
+        monkeypatch.setattr(strategy, "asyncio", SimpleNamespace(sleep=self._sleep_async))
         return self
 
     def monotonic(self) -> float:

@@ -1,6 +1,8 @@
 """Publish hedging for Google Cloud Pub/Sub: a drop-in ``PublisherClient`` without the tail."""
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 # gRPC reads this when it is first imported. Without it a child that is forked while a request is
 # under way cannot use gRPC at all: its calls hang, whatever their timeout. Whoever sets the
@@ -8,12 +10,14 @@ import os
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 
 from hedged_pubsub._version import __version__
-from hedged_pubsub.aio.publisher import AsyncHedgedPublisher
-from hedged_pubsub.hedge_delay import HedgeDelay
-from hedged_pubsub.histogram import LatencyPercentiles
-from hedged_pubsub.publisher import HedgedPublisher
-from hedged_pubsub.settings import HedgingSettings
-from hedged_pubsub.stats import HedgingStats
+
+if TYPE_CHECKING:
+    from hedged_pubsub._core.hedge_delay import HedgeDelay
+    from hedged_pubsub._core.histogram import LatencyPercentiles
+    from hedged_pubsub._core.settings import HedgingSettings
+    from hedged_pubsub._core.stats import HedgingStats
+    from hedged_pubsub._sync.publisher import HedgedPublisher
+    from hedged_pubsub.aio.publisher import AsyncHedgedPublisher
 
 __all__ = [
     "AsyncHedgedPublisher",
@@ -24,3 +28,30 @@ __all__ = [
     "LatencyPercentiles",
     "__version__",
 ]
+
+
+_MODULES = {
+    "HedgeDelay": "_core.hedge_delay",
+    "LatencyPercentiles": "_core.histogram",
+    "HedgingSettings": "_core.settings",
+    "HedgingStats": "_core.stats",
+    "HedgedPublisher": "_sync.publisher",
+    "AsyncHedgedPublisher": "aio.publisher",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import all of it, gRPC too, with the first name: until then the command can answer."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for public, module in _MODULES.items():
+        value = getattr(import_module(f"{__name__}.{module}"), public)
+        # Where users find it, which pickles name: it may move within the package.
+        value.__module__ = __name__
+        globals()[public] = value
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__

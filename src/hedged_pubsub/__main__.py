@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+import pkgutil
 import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from hedged_pubsub.cli.arguments import FROZEN_CONNECTION, DemoOptions, parse
-from hedged_pubsub.cli.bench.arguments import BenchOptions
-from hedged_pubsub.cli.plan.arguments import PlanOptions
-from hedged_pubsub.cli.values import UsageError
-
-_EXIT_FAILED = 1
 _EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 128 + signal.SIGINT
 
@@ -25,51 +20,48 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 done, 1 failed, 2 wrong arguments or a missing extra, 130 interrupted.
-
-    Raises:
-        SystemExit: After ``--help`` or ``--version``, with code 0.
     """
     try:
-        options = parse(argv)
-        # Each command is imported only when it runs: what one needs may not be installed.
-        if isinstance(options, (BenchOptions, DemoOptions)):
-            return _measure(options)
-        if isinstance(options, PlanOptions):
-            from hedged_pubsub.cli.plan.run import run_plan
-
-            return run_plan(options)
-        from hedged_pubsub.cli.serve import run_serve
-
-        return run_serve(options)
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return _EXIT_USAGE
+        return _run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return _EXIT_INTERRUPTED
 
 
-def _measure(options: BenchOptions | DemoOptions) -> int:
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt_once)
-    from hedged_pubsub.cli.open_loop import MeasurementError
-
-    name = "bench" if isinstance(options, BenchOptions) else "demo"
+def _run(arguments: Sequence[str]) -> int:
+    # All is imported here: Ctrl-C meanwhile shows no traceback, and what is missing is told in
+    # one line. What a command needs is imported when it runs.
     try:
-        if isinstance(options, BenchOptions):
-            from hedged_pubsub.cli.bench.run import run_bench
+        import click
+    except ModuleNotFoundError:
+        _complain("hedged-pubsub", "not installed: click; run: pip install 'hedged-pubsub[cli]'")
+        return _EXIT_USAGE
+    from hedged_pubsub.cli.arguments import ServeOptions, parse
+    from hedged_pubsub.cli.report import CommandError, check_extras
 
-            return run_bench(options)
-        if options.fault == FROZEN_CONNECTION:
-            from hedged_pubsub.cli.frozen import run_frozen
+    try:
+        options = parse(arguments)
+    except click.exceptions.Exit as done:  # --help or --version
+        return done.exit_code
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "hedged-pubsub"
+        _complain(path, f"{error.format_message()} (options: {path} --help)")
+        return error.exit_code
+    try:
+        if not isinstance(options, ServeOptions):
+            files = (getattr(options, "plot", None), getattr(options, "report", None))
+            check_extras(plots=any(files))
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                signal.signal(signal.SIGINT, _interrupt_once)
+        pkgutil.resolve_name(options.run)(options)
+    except CommandError as error:
+        _complain(f"hedged-pubsub {arguments[0]}", str(error))
+        return error.exit_code
+    return 0
 
-            return run_frozen(options)
-        from hedged_pubsub.cli.demo import run_demo
 
-        return run_demo(options)
-    except MeasurementError as error:
-        print(f"hedged-pubsub {name}: error: {error}", file=sys.stderr)
-        return _EXIT_FAILED
+def _complain(command: str, problem: str) -> None:
+    print(f"{command}: error: {problem}", file=sys.stderr)
 
 
 def _interrupt_once(_signal: int, _frame: FrameType | None) -> None:

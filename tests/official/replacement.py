@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Generator
-from typing import Any, Final, NoReturn
+from typing import Any
 
 import pytest
 from google.cloud import pubsub_v1
 from google.cloud.pubsub_v1 import publisher
 
 from hedged_pubsub import HedgedPublisher
-
-# A test that waits for a mock which nobody calls would wait for ever. The slowest takes 1 s.
-_TIMEOUT_SECONDS: Final = 5.0
-
-
-class UnhedgedPublisher(HedgedPublisher):
-    """Hedging is off unless a test asks for it, and none does."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"hedging_settings": None, **kwargs})
-
-
-class HurriedPublisher(HedgedPublisher):
-    """Hedging is on; the end of the run does not wait for what cannot be sent anyway."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, exit_timeout=0, **kwargs)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,22 +18,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Replace the names before the test modules import them."""
-    client = HurriedPublisher if config.getoption("--hedging") == "on" else UnhedgedPublisher
-    pubsub_v1.PublisherClient = client
-    publisher.Client = client
-    publisher.client.Client = client
+    # The end of a run with hedging does not wait for what cannot be sent anyway.
+    hedging_is_on = config.getoption("--hedging") == "on"
+    defaults = {"exit_timeout": 0} if hedging_is_on else {"hedging_settings": None}
 
+    class Replacement(HedgedPublisher):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **{**defaults, **kwargs})
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, object, object]:
-    """End a test that takes too long."""
-    signal.signal(signal.SIGALRM, _time_out)
-    signal.setitimer(signal.ITIMER_REAL, _TIMEOUT_SECONDS)
-    try:
-        return (yield)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _time_out(*_: object) -> NoReturn:
-    pytest.fail(f"the test takes more than {_TIMEOUT_SECONDS:g} s")
+    pubsub_v1.PublisherClient = Replacement
+    publisher.Client = Replacement
+    publisher.client.Client = Replacement

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -12,11 +12,14 @@ import pytest
 from google.api_core import exceptions
 from google.pubsub_v1 import types
 
-from hedged_pubsub._rpc import METHOD
-from hedged_pubsub._sync.direct_call import DirectCall, direct_start
+from hedged_pubsub._google.direct_call import DirectCall, direct_start
 from hedged_pubsub.testing import FaultScript, PubSubServer, Stall, Status
 
+from .conftest import TOPIC, wait_until
+
+METHOD = "/google.pubsub.v1.Publisher/Publish"
 METADATA = [("x-goog-request-params", "topic=t")]
+READ = types.PublishResponse.pb().FromString
 
 
 @pytest.fixture
@@ -26,33 +29,34 @@ def channel(server: PubSubServer) -> Iterator[grpc.Channel]:
         yield channel
 
 
-def multicallable(channel: grpc.Channel) -> Any:
+def multicallable(channel: grpc.Channel, read: Any = READ) -> Any:
     """Make the method as the publisher does."""
-    return channel.unary_unary(METHOD, response_deserializer=types.PublishResponse.pb().FromString)
+    return channel.unary_unary(METHOD, response_deserializer=read)
 
 
-def request(topic: str, data: bytes = b"x") -> bytes:
+def request(topic: str) -> bytes:
     """Serialize a request of one message."""
-    message = types.PubsubMessage(data=data)
+    messages = [types.PubsubMessage(data=b"x")]
     made: bytes = types.PublishRequest.serialize(
-        types.PublishRequest(topic=topic, messages=[message])
+        types.PublishRequest(topic=topic, messages=messages)
     )
     return made
 
 
+def listen(call: Any, callback: Callable[[Any], object]) -> None:
+    """Add a callback to a call of either kind."""
+    if isinstance(call, DirectCall):
+        call.when_ended(lambda _batch, _attempt, call: callback(call), None, 0)
+    else:
+        call.add_done_callback(callback)
+
+
 def ended(start: Any, body: bytes, timeout: float | None = 10) -> Any:
     """Start a call, wait for its callback, and return it."""
-    done = threading.Event()
-    calls: list[Any] = []
-
-    def callback(call: Any) -> None:
-        calls.append(call)
-        done.set()
-
+    calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
     call = start(body, timeout, metadata=METADATA)
-    call.add_done_callback(callback)
-    assert done.wait(20)
-    assert calls == [call]
+    listen(call, calls.put)
+    assert calls.get(timeout=20) is call
     return call
 
 
@@ -70,114 +74,91 @@ def facts(error: Any) -> tuple[Any, ...]:
     return (error.code(), error.details(), trailing, type(seen), seen.message, seen.details)
 
 
-def both(channel: grpc.Channel, body: bytes, timeout: float | None = 10) -> tuple[Any, Any]:
+def both(channel: grpc.Channel, body: bytes, timeout: float | None = 10, **read: Any) -> list[Any]:
     """Make the same call in both ways."""
-    method = multicallable(channel)
-    return ended(direct_start(method), body, timeout), ended(method.future, body, timeout)
+    method = multicallable(channel, **read)
+    return [ended(start, body, timeout) for start in (direct_start(method), method.future)]
 
 
-def test_this_grpcio_is_known(channel: grpc.Channel, topic: str) -> None:
-    """The fast way is taken with the grpcio that is installed; else it is slower in silence."""
-    assert isinstance(ended(direct_start(multicallable(channel)), request(topic)), DirectCall)
-
-
-def test_an_answer(server: PubSubServer, channel: grpc.Channel, topic: str) -> None:
-    """Both are answered, and sent the same headers."""
-    for call in both(channel, request(topic)):
+def test_an_answer(server: PubSubServer, channel: grpc.Channel) -> None:
+    """Both are answered, and sent the same headers; the fast way is taken with this grpcio."""
+    calls = both(channel, request(TOPIC))
+    assert [isinstance(call, DirectCall) for call in calls] == [True, False]
+    for call in calls:
         assert len(call.result().message_ids) == 1
-    first, second = (attempt.metadata for attempt in server.attempts(topic))
+    first, second = (attempt.metadata for attempt in server.attempts(TOPIC))
     assert first == second
 
 
-def test_an_error_of_the_server(server: PubSubServer, channel: grpc.Channel, topic: str) -> None:
+def test_an_error_of_the_server(server: PubSubServer, channel: grpc.Channel) -> None:
     """Code, details and trailing metadata are the same, and make the same exception."""
     server.set_script(FaultScript(faults=[Status("RESOURCE_EXHAUSTED")]))
-    direct, future = both(channel, request(topic))
+    direct, future = both(channel, request(TOPIC))
     first, second = (repr(facts(error_of(call))) for call in (direct, future))
     assert first == second.replace("call 2", "call 1")  # the server counts them
     assert error_of(direct).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_a_deadline(server: PubSubServer, channel: grpc.Channel, topic: str) -> None:
-    """Both end when their timeout is over."""
+def test_errors_of_grpcs_own(server: PubSubServer, channel: grpc.Channel) -> None:
+    """Both end when their timeout is over, and nobody listens is unavailable for both."""
     server.set_script(FaultScript(faults=[Stall(5)]))
-    direct, future = both(channel, request(topic), timeout=0.2)
+    direct, future = both(channel, request(TOPIC), timeout=0.2)
     assert facts(error_of(direct))[:2] == facts(error_of(future))[:2]
     assert error_of(direct).code() is grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-def test_nobody_listens() -> None:
-    """A refused connection is unavailable for both."""
-    with grpc.insecure_channel("127.0.0.1:1") as channel:
-        direct, future = both(channel, b"")
-        codes = {error_of(direct).code(), error_of(future).code()}
+    with grpc.insecure_channel("127.0.0.1:1") as refused:
+        codes = {error_of(call).code() for call in both(refused, b"")}
     assert codes == {grpc.StatusCode.UNAVAILABLE}
 
 
-def test_an_answer_that_cannot_be_read(channel: grpc.Channel, topic: str) -> None:
+def test_an_answer_that_cannot_be_read(channel: grpc.Channel) -> None:
     """That is an internal error for both, not an exception on gRPC's thread."""
 
     def refuse(_answer: bytes) -> None:
         raise ValueError
 
-    method = channel.unary_unary(METHOD, response_deserializer=refuse)
-    direct = ended(direct_start(method), request(topic))
-    future = ended(method.future, request(topic))
+    direct, future = both(channel, request(TOPIC), read=refuse)
     assert facts(error_of(direct)) == facts(error_of(future))
     assert error_of(direct).code() is grpc.StatusCode.INTERNAL
 
 
-def test_cancelling(server: PubSubServer, channel: grpc.Channel, topic: str) -> None:
-    """A cancelled call ends at once; cancelling again, or after the end, does nothing."""
-    server.set_script(FaultScript(faults=[Stall(5)]))
-    call = direct_start(multicallable(channel))(request(topic), 10, metadata=METADATA)
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_cancelling(server: PubSubServer, end: str) -> None:
+    """A cancelled call ends at once, as when its channel is closed; again it does nothing."""
+    server.set_script(FaultScript(faults=[Stall(60)]))
+    channel = grpc.insecure_channel(server.address)
+    call = direct_start(multicallable(channel))(request(TOPIC), 30, metadata=METADATA)
     done = threading.Event()
-    call.add_done_callback(lambda _call: done.set())
-    start = time.monotonic()
-    call.cancel()
-    call.cancel()
-    assert done.wait(2)
-    assert time.monotonic() - start < 1
+    listen(call, lambda _call: done.set())
+    for _ in range(2):
+        call.cancel() if end == "cancel" else channel.close()
+    assert done.wait(5)
     assert error_of(call).code() is grpc.StatusCode.CANCELLED
     call.cancel()
+    channel.close()
 
 
-def test_a_callback_that_comes_after_the_end(channel: grpc.Channel, topic: str) -> None:
+def test_a_callback_that_comes_after_the_end(channel: grpc.Channel) -> None:
     """It is called at once, on the thread that adds it."""
-    call = direct_start(multicallable(channel))(request(topic), 10, metadata=METADATA)
-    deadline = time.monotonic() + 5
-    while not call._first.locked() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    call = direct_start(multicallable(channel))(request(TOPIC), 10, metadata=METADATA)
+    wait_until(lambda: call._ended)
     threads: list[threading.Thread] = []
-    call.add_done_callback(lambda _call: threads.append(threading.current_thread()))
+    listen(call, lambda _call: threads.append(threading.current_thread()))
     assert threads == [threading.current_thread()]
 
 
-def test_a_closed_channel(channel: grpc.Channel, topic: str) -> None:
+def test_a_closed_channel(channel: grpc.Channel) -> None:
     """Both refuse to start."""
     method = multicallable(channel)
     channel.close()
     for start in (direct_start(method), method.future):
         with pytest.raises(ValueError, match="closed"):
-            start(request(topic), 10, metadata=METADATA)
+            start(request(TOPIC), 10, metadata=METADATA)
 
 
-def test_closing_ends_calls(server: PubSubServer, topic: str) -> None:
-    """A call under way ends when its channel is closed."""
-    server.set_script(FaultScript(faults=[Stall(5)]))
-    channel = grpc.insecure_channel(server.address)
-    call = direct_start(multicallable(channel))(request(topic), 10, metadata=METADATA)
-    done = threading.Event()
-    call.add_done_callback(lambda _call: done.set())
-    channel.close()
-    assert done.wait(2)
-    assert error_of(call).code() is grpc.StatusCode.CANCELLED
-
-
-def test_compression_is_left_to_grpcio(channel: grpc.Channel, topic: str) -> None:
+def test_compression_is_left_to_grpcio(channel: grpc.Channel) -> None:
     """Its metadata is grpcio's to write, so such a call is one of grpcio's."""
     start = direct_start(multicallable(channel))
-    call = start(request(topic), 10, metadata=METADATA, compression=grpc.Compression.Gzip)
+    call = start(request(TOPIC), 10, metadata=METADATA, compression=grpc.Compression.Gzip)
     assert not isinstance(call, DirectCall)
     assert call.result().message_ids
 

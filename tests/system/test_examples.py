@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import subprocess
-import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from .conftest import complaints, run_python
+
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+# What an example itself does is to be up to date; Google's libraries announce what they will drop.
+_STRICTLY = (
+    "-X",
+    "dev",
+    "-W",
+    "default::DeprecationWarning:__main__",
+    "-W",
+    "ignore::FutureWarning",
+)
 
 # What each example says when it did what it is about.
 OUTPUT = {
@@ -30,17 +43,21 @@ def test_every_example_is_run_here() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(OUTPUT)
 
 
-@pytest.mark.parametrize("name", OUTPUT)
-def test_example_runs(name: str) -> None:
-    """An example ends well, prints what it promises, and complains about nothing."""
-    runner = ["-m", "pytest", "-p", "no:cacheprovider"] if name == "own_tests.py" else []
-    done = subprocess.run(  # noqa: S603
-        [sys.executable, *runner, str(EXAMPLES / name)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def runs() -> Iterator[dict[str, Future[subprocess.CompletedProcess[str]]]]:
+    """Run each example, two at a time."""
 
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    def run(name: str) -> subprocess.CompletedProcess[str]:
+        runner = ["-m", "pytest", "-p", "no:cacheprovider"] if name == "own_tests.py" else []
+        return run_python(*_STRICTLY, *runner, str(EXAMPLES / name), timeout=120)
+
+    with ThreadPoolExecutor(2) as pool:
+        yield {name: pool.submit(run, name) for name in OUTPUT}
+
+
+@pytest.mark.parametrize("name", OUTPUT)
+def test_example_runs(name: str, runs: dict[str, Future[subprocess.CompletedProcess[str]]]) -> None:
+    """An example ends well, prints what it promises, and complains about nothing."""
+    done = runs[name].result()
+    assert (done.returncode, complaints(done.stderr)) == (0, ""), done.stdout + done.stderr
     assert OUTPUT[name] in done.stdout

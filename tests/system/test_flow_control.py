@@ -1,16 +1,21 @@
-"""Flow control in its three behaviours: the credit of a message comes back on every path."""
+"""Flow control in its three behaviours: a message is released on every path."""
 
 from __future__ import annotations
 
 import concurrent.futures
-import signal
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import grpc.aio
 import pytest
-from google.cloud.pubsub_v1.publisher.exceptions import FlowControlLimitError, MessageTooLargeError
+from google.api_core import exceptions
+from google.cloud.pubsub_v1.publisher.exceptions import (
+    FlowControlLimitError,
+    MessageTooLargeError,
+    PublishError,
+)
 from google.cloud.pubsub_v1.types import (
     BatchSettings,
     LimitExceededBehavior,
@@ -18,10 +23,13 @@ from google.cloud.pubsub_v1.types import (
     PublishFlowControl,
 )
 
-from hedged_pubsub import HedgedPublisher
-from hedged_pubsub.testing import FaultScript, Fixed, PubSubServer, Stall, Status, TooFewIds
+from hedged_pubsub import HedgedPublisher, HedgingSettings
+from hedged_pubsub.testing import Fault, FaultScript, Fixed, PubSubServer, Stall, Status, TooFewIds
 
-from .conftest import FAST, ONE_MESSAGE, MakePublisher
+from .conftest import FAST, ONE_MESSAGE, TOPIC, Make, both_kinds, on_threads
+
+SLOW = HedgingSettings(hedge_delay=10)
+"""Sends no hedge meanwhile."""
 
 IGNORE, BLOCK, ERROR = (
     LimitExceededBehavior.IGNORE,
@@ -42,125 +50,109 @@ def limited(
     )
 
 
-def on_a_thread(function: Callable[..., Any], *args: Any) -> concurrent.futures.Future[Any]:
-    """Call something that may block for ever, which must not block the test run too."""
-    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function(*args))
-        except Exception as error:  # noqa: BLE001 - for who asks the future
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
+def error_of(publisher: HedgedPublisher, data: Any = b"data") -> BaseException | None:
+    """Publish and return the error, which a refusal raises at once."""
+    error: BaseException | None
+    try:
+        error = publisher.publish(TOPIC, data).exception(timeout=5)
+    except (FlowControlLimitError, MessageTooLargeError, TypeError) as refused:
+        error = refused
+    return error
 
 
-def test_error(server: PubSubServer, topic: str, make_publisher: MakePublisher) -> None:
-    """A message above the limit fails at once; the others are stored, and then there is room."""
-    server.set_script(FaultScript(latency=Fixed(0.2)))
-    publisher = make_publisher(tokens=0, publisher_options=limited(ERROR, messages=2))
-    futures = [publisher.publish(topic, b"data") for _ in range(3)]
-    assert [future.done() for future in futures] == [False, False, True]
-    assert isinstance(futures[2].exception(), FlowControlLimitError)
-    for future in futures[:2]:
-        future.result(timeout=5)
-    publisher.publish(topic, b"data").result(timeout=5)
-    assert len(server.messages()) == 3
+@both_kinds
+def test_error(make: Make) -> None:
+    """A message above the limit fails at once; the others are stored."""
+    script = FaultScript(latency=Fixed(0.5))
+    publisher = make(publisher_options=limited(ERROR, messages=2), script=script)
+    futures = [publisher.publish(TOPIC, b"data") for _ in range(2)]
+    assert isinstance(error_of(publisher), FlowControlLimitError)
+    assert [future.done() for future in futures] == [False, False]
+    assert all(future.result(timeout=5) for future in futures)
 
 
-def test_ignore(server: PubSubServer, topic: str, make_publisher: MakePublisher) -> None:
-    """Limits that are to be ignored are."""
-    server.set_script(FaultScript(latency=Fixed(0.1)))
-    publisher = make_publisher(tokens=0, publisher_options=limited(IGNORE))
-    futures = [publisher.publish(topic, b"data") for _ in range(5)]
+@both_kinds
+@pytest.mark.parametrize("behavior", [IGNORE, BLOCK])
+def test_ignore_and_block(
+    server: PubSubServer, make: Make, behavior: LimitExceededBehavior
+) -> None:
+    """With room for one, five messages go one after the other, or all at once."""
+    script = FaultScript(latency=Fixed(0.1))
+    publisher = make(publisher_options=limited(behavior), hedging_settings=SLOW, script=script)
+    futures = [publisher.publish(TOPIC, b"data") for _ in range(5)]
+    assert futures[0].done() is (behavior is BLOCK)
     assert len({future.result(timeout=5) for future in futures}) == 5
+    arrivals = [attempt.arrival for attempt in server.attempts()]
+    ends = [attempt.ended or 0.0 for attempt in server.attempts()]
+    one_by_one = all(arrival >= end for arrival, end in zip(arrivals[1:], ends[:-1], strict=True))
+    assert one_by_one is (behavior is BLOCK)
 
 
-def test_block(server: PubSubServer, topic: str, make_publisher: MakePublisher) -> None:
-    """``publish()`` waits until there is room, and then goes on."""
-    server.set_script(FaultScript(faults=[Stall(0.8, calls=[1])]))
-    publisher = make_publisher(tokens=0, publisher_options=limited(BLOCK))
-    called = time.monotonic()
-    first = publisher.publish(topic, b"data")
-    assert time.monotonic() - called < 0.4
-    second = publisher.publish(topic, b"data")
-    assert 0.7 < time.monotonic() - called < 2
-    assert first.done()
-    second.result(timeout=5)
-
-
-def test_many_threads_block(server: PubSubServer, topic: str) -> None:
+@both_kinds
+def test_many_threads_block(server: PubSubServer, make: Make) -> None:
     """With room for three, sixty messages of twenty threads all get through, in full batches."""
-    server.set_script(FaultScript(latency=Fixed(0.005)))
-    with (
-        HedgedPublisher(
-            BatchSettings(max_messages=3, max_latency=0.01),
-            limited(BLOCK, messages=3),
-            hedging_settings=FAST,
-        ) as publisher,
-        concurrent.futures.ThreadPoolExecutor(20) as pool,
-    ):
-        ids = pool.map(
-            lambda number: publisher.publish(topic, b"%d" % number).result(timeout=10), range(60)
-        )
-        assert len(set(ids)) == 60
+    publisher = make(
+        batch_settings=BatchSettings(max_messages=3, max_latency=0.01),
+        publisher_options=limited(BLOCK, messages=3),
+        hedging_settings=SLOW,
+        script=FaultScript(latency=Fixed(0.005)),
+    )
+
+    def publish(number: int) -> str:
+        return str(publisher.publish(TOPIC, b"%d" % number).result(timeout=10))
+
+    with concurrent.futures.ThreadPoolExecutor(20) as pool:
+        assert len(set(pool.map(publish, range(60)))) == 60
+    assert {int(message.data) for message in server.messages()} == set(range(60))
     assert len(server.messages()) == 60
 
 
+@both_kinds
 @pytest.mark.parametrize("tracing", [False, True], ids=["", "tracing"])
 @pytest.mark.parametrize(
-    "path", ["stored", "hedged", "failed", "too few ids", "oversize", "closed channel"]
+    ("fault", "error_type"),
+    [
+        (None, type(None)),
+        (Stall(30, calls=[1]), type(None)),
+        (Status("PERMISSION_DENIED", calls=[1]), exceptions.PermissionDenied),
+        (TooFewIds(calls=[1]), PublishError),
+        (b"x" * 10_000_001, MessageTooLargeError),
+        ("text", TypeError),
+        ("closed channel", (ValueError, grpc.aio.UsageError)),
+    ],
+    ids=["stored", "hedged", "failed", "too few ids", "oversize", "text", "closed channel"],
 )
-def test_credit_comes_back(
-    server: PubSubServer, topic: str, make_publisher: MakePublisher, path: str, tracing: bool
+def test_a_message_is_released(
+    server: PubSubServer, make: Make, fault: Any, error_type: Any, tracing: bool
 ) -> None:
-    """However a message ends, there is room for the next one, already in its callbacks."""
-    publisher = make_publisher(tokens=1, publisher_options=limited(ERROR, tracing=tracing))
-    next_ones: list[Any] = []
-    if path == "oversize":
-        with pytest.raises(MessageTooLargeError):
-            publisher.publish(topic, b"x" * 10_000_001)
-        next_ones.append(publisher.publish(topic, b"data"))
-    else:
-        faults: dict[str, Any] = {
-            "hedged": [Stall(30, calls=[1])],
-            "failed": [Status("PERMISSION_DENIED", calls=[1])],
-            "too few ids": [TooFewIds(calls=[1])],
-        }
-        server.set_script(FaultScript(faults=faults.get(path, [])))
-        if path == "closed channel":
-            publisher.transport.close()
-        called = threading.Event()
-
-        def publish_next(_: Any) -> None:
-            next_ones.append(publisher.publish(topic, b"data"))
-            called.set()
-
-        publisher.publish(topic, b"data").add_done_callback(publish_next)
-        assert called.wait(5)
-    assert not isinstance(next_ones[0].exception(timeout=5), FlowControlLimitError)
+    """However a message ends, there is room for the next one as soon as that is known (R8)."""
+    publisher = make(tokens=1, publisher_options=limited(ERROR, tracing=tracing))
+    if fault == "closed channel":
+        publisher.transport.close()
+    elif isinstance(fault, Fault):
+        server.set_script(FaultScript(faults=[fault]))
+    error = error_of(publisher, fault if fault == "text" or isinstance(fault, bytes) else b"data")
+    assert isinstance(error, error_type)
+    assert isinstance(error_of(publisher), error_type if fault == "closed channel" else type(None))
 
 
-@pytest.mark.parametrize("data", [b"x" * 10_000_001, "text"], ids=["oversize", "text"])
-def test_what_is_refused_blocks_nobody(
-    topic: str, make_publisher: MakePublisher, data: Any
-) -> None:
-    """After a message that cannot be published the next one finds the room that there was."""
-    publisher = make_publisher(tokens=0, publisher_options=limited(BLOCK))
-    for _ in range(2):
-        with pytest.raises((MessageTooLargeError, TypeError)):
-            publisher.publish(topic, data)
-    on_a_thread(publisher.publish, topic, b"data").result(timeout=5).result(timeout=5)
+@both_kinds
+def test_a_failed_publish_leaves_room_for_a_blocked_one(make: Make) -> None:
+    """Whoever waits behind a message that fails goes on."""
+    script = FaultScript(faults=[Status("PERMISSION_DENIED", calls=[1], after=0.05)])
+    publisher = make(script=script, publisher_options=limited(BLOCK))
+    first, second = [publisher.publish(TOPIC, b"data") for _ in range(2)]
+    assert isinstance(first.exception(timeout=5), exceptions.PermissionDenied)
+    assert second.result(timeout=5)
 
 
 @pytest.mark.parametrize("end", ["stop", "close"])
-def test_who_waits_for_room_when_it_ends(server: PubSubServer, topic: str, end: str) -> None:
+def test_who_waits_for_room_when_it_ends(server: PubSubServer, end: str) -> None:
     """Threads that wait in ``publish()`` when the publisher ends get an error, each of them."""
     server.set_script(FaultScript(faults=[Stall(0.3)]))
     publisher = HedgedPublisher(ONE_MESSAGE, limited(BLOCK), hedging_settings=FAST)
-    first = publisher.publish(topic, b"data")
-    waiting = [on_a_thread(publisher.publish, topic, b"late") for _ in range(3)]
+    first = publisher.publish(TOPIC, b"data")
+    waiting = on_threads(*[partial(publisher.publish, TOPIC, b"late")] * 3)
     time.sleep(0.05)  # until they wait
     end_it: Callable[[], None] = getattr(publisher, end)
     end_it()
@@ -169,26 +161,3 @@ def test_who_waits_for_room_when_it_ends(server: PubSubServer, topic: str, end: 
     assert first.result(timeout=5)
     publisher.close()
     assert len(server.messages()) == 1
-
-
-def test_an_interrupt_while_it_waits_for_room(
-    server: PubSubServer, topic: str, make_publisher: MakePublisher
-) -> None:
-    """Who gives up waiting leaves no gap in the queue: the next one finds the room."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    publisher = make_publisher(tokens=0, publisher_options=limited(BLOCK))
-    server.set_script(FaultScript(faults=[Stall(0.8, calls=[1])]))
-    first = publisher.publish(topic, b"data")
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            publisher.publish(topic, b"late")
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert not first.done()
-    on_a_thread(publisher.publish, topic, b"data").result(timeout=5).result(timeout=5)
-    assert len(server.messages()) == 2

@@ -19,14 +19,31 @@ from prometheus_client.samples import Sample
 
 import hedged_pubsub._sync.driver
 import hedged_pubsub.aio.driver
-from hedged_pubsub.observability import COUNTERS, Metrics
+from hedged_pubsub._google.metrics import COUNTERS, Metrics
 from hedged_pubsub.testing import FaultScript, PubSubServer, Stall, Status, StoreThenStall
 
-from .conftest import MakePublisher, wait_until
-from .test_process import assert_clean, needs_fork, run
+from .conftest import TOPIC, Make, both_kinds, wait_until
+from .programs import needs_fork, run
 
 DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana-dashboard.json"
 DURATION = "messaging_client_operation_duration_seconds"
+
+COLLECT = """
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+reader = InMemoryMetricReader()
+def collected():
+    return {
+        metric.name: metric.data.data_points[0]
+        for scope in reader.get_metrics_data().resource_metrics[0].scope_metrics
+        for metric in scope.metrics
+        if metric.data.data_points
+    }
+def batches():
+    return collected()["hedged_pubsub.batches.committed"].value
+"""
+"""A program begins with this: it collects metrics into memory once a meter provider is set."""
 
 
 def name_of(count: str) -> str:
@@ -43,21 +60,16 @@ class Page:
     def samples(self) -> list[Sample]:
         """Read the page, and return what is on it of this library."""
         with urllib.request.urlopen(self._url, timeout=10) as response:  # noqa: S310 - our own
-            text = response.read().decode()
-        return [
-            sample
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.labels.get("otel_scope_name") == "hedged_pubsub"
-        ]
+            families = text_string_to_metric_families(response.read().decode())
+        samples = [sample for family in families for sample in family.samples]
+        return [one for one in samples if one.labels.get("otel_scope_name") == "hedged_pubsub"]
 
     def values(self, topic: str) -> dict[str, float]:
         """Return the numbers of a topic by name."""
-        short = topic.rpartition("/")[2]
         return {
             sample.name: sample.value
             for sample in self.samples()
-            if sample.labels["messaging_destination_name"] == short
+            if sample.labels["messaging_destination_name"] == topic.rpartition("/")[2]
             and sample.name.startswith("hedged_pubsub")
         }
 
@@ -66,10 +78,9 @@ class Page:
         counts: collections.Counter[str] = collections.Counter()
         for sample in self.samples():
             if sample.name == f"{DURATION}_count":
-                kind = sample.labels.get("error_type", "")
-                counts[f"{sample.labels['hedged_pubsub_outcome']} {kind}".strip()] += int(
-                    sample.value
-                )
+                outcome = sample.labels["hedged_pubsub_outcome"]
+                error = sample.labels.get("error_type")
+                counts[f"{outcome} {error}" if error else outcome] += int(sample.value)
         return dict(counts)
 
 
@@ -88,36 +99,25 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     provider.shutdown()
 
 
+@both_kinds
 def test_what_is_scraped_is_what_was_counted_and_what_the_server_saw(
-    server: PubSubServer, topic: str, make_publisher: MakePublisher, page: Page
+    server: PubSubServer, make: Make, page: Page
 ) -> None:
     """Stuck requests, one of them after its messages were stored, and one that is refused."""
-    publisher = make_publisher(tokens=5)
-    before = publisher.hedging_stats(topic)
-    server.set_script(
-        FaultScript(
-            faults=[
-                Stall(30, attempts=[0], calls=[1, 5]),
-                StoreThenStall(30, attempts=[0], calls=[9]),
-                Status("PERMISSION_DENIED", calls=[12]),
-            ]
-        )
-    )
-    refused = 0
-    for number in range(10):
-        try:
-            publisher.publish(topic, b"%d" % number).result(timeout=5)
-        except exceptions.PermissionDenied:
-            refused += 1
+    publisher = make(tokens=5)
+    before = publisher.hedging_stats(TOPIC)
+    faults = [Stall(30, attempts=[0], calls=[1, 5]), StoreThenStall(30, attempts=[0], calls=[9])]
+    server.set_script(FaultScript(faults=[*faults, Status("PERMISSION_DENIED", calls=[12])]))
+    errors = [publisher.publish(TOPIC, b"%d" % n).exception(timeout=5) for n in range(10)]
+    refused = sum(isinstance(error, exceptions.PermissionDenied) for error in errors)
     publisher.flush()
     wait_until(lambda: all(attempt.outcome != "pending" for attempt in server.attempts()))
 
     # The publisher and Prometheus.
-    stats = publisher.hedging_stats(topic)
-    scraped = page.values(topic)
-    assert {count: scraped[name_of(count)] for count in COUNTERS} == {
-        count: getattr(stats, count) for count in COUNTERS
-    }
+    stats = publisher.hedging_stats(TOPIC)
+    scraped = page.values(TOPIC)
+    for count in COUNTERS:
+        assert scraped[name_of(count)] == getattr(stats, count)
     assert scraped["hedged_pubsub_tokens_left"] == stats.tokens
     assert page.batches_by_outcome() == {
         "original": stats.batches - stats.hedges_won - stats.batches_failed,
@@ -131,7 +131,7 @@ def test_what_is_scraped_is_what_was_counted_and_what_the_server_saw(
     # The publisher and the server, which forgot what earned the tokens.
     attempts = server.attempts()
     outcomes = collections.Counter(attempt.outcome for attempt in attempts)
-    messages = server.messages(topic)
+    messages = server.messages(TOPIC)
     duplicates = len(messages) - len({message.data for message in messages})
     assert stats.batches - before.batches == 10
     assert stats.attempts - before.attempts == len(attempts)
@@ -142,26 +142,27 @@ def test_what_is_scraped_is_what_was_counted_and_what_the_server_saw(
     assert duplicates == 1
     assert stats.possible_duplicates == 3
 
+    # What a closed publisher has counted stays.
+    publisher.close(timeout=5)
+    assert page.values(TOPIC)[name_of("batches")] == stats.batches
 
-def test_a_closed_publisher_is_counted_on(
-    topic: str, make_publisher: MakePublisher, page: Page
+
+@pytest.mark.parametrize(
+    ("make", "publish"),
+    [
+        ("HedgedPublisher", "publisher.publish(topic, b'data').result(timeout=10)"),
+        ("AsyncHedgedPublisher", "await publisher.publish(topic, b'data')"),
+    ],
+    ids=["sync", "asyncio"],
+)
+def test_without_a_meter_provider_nothing_is_called(
+    server: PubSubServer, make: str, publish: str
 ) -> None:
-    """What it counted stays on the page, and another one adds to it."""
-    first = make_publisher(tokens=0)
-    first.publish(topic, b"data").result(timeout=5)
-    first.close(timeout=5)
-    second = make_publisher(tokens=0)
-    second.publish(topic, b"data").result(timeout=5)
-    assert page.values(topic)[name_of("batches")] == 2
-    assert page.batches_by_outcome() == {"original": 2}
-
-
-@pytest.mark.usefixtures("topic")
-def test_without_a_meter_provider_nothing_is_called(server: PubSubServer) -> None:
     """Neither for a message nor for a hedge, on any thread: none has begun before."""
     server.set_script(FaultScript(faults=[Stall(30, calls=[150])]))
-    process = run(
-        """
+    run(
+        f"""
+        import asyncio
         from opentelemetry import metrics
         calls = []
         def note(frame, event, _argument):
@@ -171,35 +172,36 @@ def test_without_a_meter_provider_nothing_is_called(server: PubSubServer) -> Non
         sys.setprofile(note)
         metrics.get_meter_provider()
         assert calls == ["get_meter_provider"], "they are noted"
-        publisher = HedgedPublisher(
-            settings(max_messages=1), hedging_settings=HedgingSettings(hedge_delay=0.1)
-        )
-        calls.clear()
-        for number in range(200):
-            publisher.publish(topic, b"data").result(timeout=10)
-        assert publisher.hedging_stats().hedges_won == 1
-        assert calls == []
+        async def main():
+            publisher = {make}(settings(max_messages=1), hedging_settings=HedgingSettings(0.1))
+            calls.clear()
+            for number in range(200):
+                {publish}
+            assert publisher.hedging_stats().hedges_won == 1
+            assert calls == []
+            if {make} is AsyncHedgedPublisher:
+                await publisher.close()
+        asyncio.run(main())
         """
     )
-    assert_clean(process)
 
 
 def test_the_dashboard_asks_for_what_is_exported(
-    server: PubSubServer, topic: str, make_publisher: MakePublisher, page: Page
+    server: PubSubServer, make: Make, page: Page
 ) -> None:
     """Every name and label in it is on the page, and everything on the page is in it."""
-    publisher = make_publisher(tokens=0)
-    publisher.publish(topic, b"data").result(timeout=5)
+    publisher = make()
+    publisher.publish(TOPIC, b"data").result(timeout=5)
     server.set_script(FaultScript(faults=[Status("PERMISSION_DENIED")]))
     with pytest.raises(exceptions.PermissionDenied):
-        publisher.publish(topic, b"data").result(timeout=5)
+        publisher.publish(TOPIC, b"data").result(timeout=5)
     samples = page.samples()
     board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
-    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    queries = " ".join(t["expr"] for panel in board["panels"] for t in panel["targets"])
     (topics,) = (item["query"] for item in board["templating"]["list"] if item["name"] == "topic")
-    asked_for = set(re.findall(r"(\w+)\{", " ".join(queries)))
-    label_names = set(re.findall(r"(\w+)(?:=~|!=|=)\"", " ".join(queries)))
-    label_names |= set(re.findall(r"by \((\w+)\)", " ".join(queries)))
+    asked_for = set(re.findall(r"(\w+)\{", queries))
+    label_names = set(re.findall(r"(\w+)(?:=~|!=|=)\"", queries))
+    label_names |= set(re.findall(r"by \((\w+)\)", queries))
     label_names |= set(re.findall(r"\{\{(\w+)\}\}", DASHBOARD.read_text(encoding="utf-8")))
     exported = {sample.name for sample in samples}
 
@@ -210,61 +212,42 @@ def test_the_dashboard_asks_for_what_is_exported(
     assert {"le", "error_type", "messaging_destination_name"} <= label_names
 
 
-@pytest.mark.usefixtures("server", "topic")
+@pytest.mark.usefixtures("server")
 def test_a_meter_provider_that_is_set_late() -> None:
     """A publisher made before has all metrics but the durations; one made after has them too."""
-    process = run(
-        """
-        from opentelemetry import metrics
-        from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-        early = HedgedPublisher(settings(max_messages=1))
-        early.publish(topic, b"data").result(timeout=10)
-        reader = InMemoryMetricReader()
-        metrics.set_meter_provider(MeterProvider([reader]))
-        early.publish(topic, b"data").result(timeout=10)
-        late = HedgedPublisher(settings(max_messages=1))
-        late.publish(topic, b"data").result(timeout=10)
-        found = {
-            metric.name: metric.data.data_points[0]
-            for scope in reader.get_metrics_data().resource_metrics[0].scope_metrics
-            for metric in scope.metrics
-        }
-        assert found["hedged_pubsub.batches.committed"].value == 3
-        assert found["messaging.client.operation.duration"].count == 1
-        """
+    run(
+        COLLECT
+        + """
+early = HedgedPublisher(settings(max_messages=1))
+early.publish(topic, b"data").result(timeout=10)
+metrics.set_meter_provider(MeterProvider([reader]))
+for publisher in (early, HedgedPublisher(settings(max_messages=1))):
+    publisher.publish(topic, b"data").result(timeout=10)
+assert batches() == 3
+assert collected()["messaging.client.operation.duration"].count == 1
+"""
     )
-    assert_clean(process)
 
 
 @needs_fork
-@pytest.mark.usefixtures("server", "topic")
+@pytest.mark.usefixtures("server")
 def test_a_forked_child_exports_what_it_counts_itself() -> None:
     """The meter provider is set after the import, and before the publisher is made."""
-    process = run(
-        """
-        from opentelemetry import metrics
-        from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-        reader = InMemoryMetricReader()
-        metrics.set_meter_provider(MeterProvider([reader]))
-        def batches():
-            data = reader.get_metrics_data()
-            return [point.value for scope in data.resource_metrics[0].scope_metrics
-                    for metric in scope.metrics for point in metric.data.data_points
-                    if metric.name == "hedged_pubsub.batches.committed"]
-        publisher = HedgedPublisher(settings(max_messages=1))
-        for number in range(5):
-            publisher.publish(topic, b"parent").result(timeout=10)
-        assert batches() == [5], batches()
-        child = os.fork()
-        if not child:
-            publisher.publish(topic, b"child").result(timeout=10)
-            assert batches() == [1], batches()
-            os._exit(7)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        publisher.publish(topic, b"parent").result(timeout=10)
-        assert batches() == [6], batches()
-        """
+    run(
+        COLLECT
+        + """
+metrics.set_meter_provider(MeterProvider([reader]))
+publisher = HedgedPublisher(settings(max_messages=1))
+for number in range(5):
+    publisher.publish(topic, b"parent").result(timeout=10)
+assert batches() == 5, batches()
+child = os.fork()
+if not child:
+    publisher.publish(topic, b"child").result(timeout=10)
+    assert batches() == 1, batches()
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+publisher.publish(topic, b"parent").result(timeout=10)
+assert batches() == 6, batches()
+"""
     )
-    assert_clean(process)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -68,16 +69,19 @@ class Authority:
         )
 
 
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    """Make the authority that the tests of a module trust."""
+    return Authority()
+
+
 @contextmanager
 def tls_server(
     address: str, authority: Authority, *, client_certificates: bool = False
 ) -> Iterator[str]:
     """Serve with TLS what is served without at ``address``; yields the address to connect to.
 
-    Args:
-        address: Of the server behind.
-        authority: Issues the server's certificate, and is whom clients' are checked against.
-        client_certificates: Whether clients must have one.
+    The authority issues the server's certificate, and is whom clients' are checked against.
     """
     certificate = authority.issue("localhost")
     credentials = grpc.ssl_server_credentials(

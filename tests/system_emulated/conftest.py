@@ -1,15 +1,14 @@
-"""Google's emulator as a fixture; its tests skip, with the reason, where it is not installed."""
+"""The two servers as fixtures; tests skip, with the reason, where the emulator is not installed."""
 
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Generator, Iterator
 
 import pytest
-from google.cloud.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tests.system_emulated.emulator import (
+from hedged_pubsub.testing import PubSubServer
+from hedged_pubsub.testing.emulator import (
     EmulatorNotInstalledError,
     find_emulator,
     running_emulator,
@@ -18,7 +17,6 @@ from tests.system_emulated.emulator import (
 # Set where the emulator is known to be installed, so that a test that is skipped all the same
 # fails the run and does not go unseen.
 _REQUIRE_VARIABLE = "HEDGED_PUBSUB_REQUIRE_EMULATOR"
-_PROJECT = "projects/emulated"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -42,32 +40,8 @@ def emulator() -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(autouse=True)
-def _clients_use_the_emulator(emulator: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point every client that a test creates at the emulator."""
-    monkeypatch.setenv("PUBSUB_EMULATOR_HOST", emulator)
-
-
-@pytest.fixture
-def subscriber() -> Iterator[SubscriberClient]:
-    """An official subscriber client on the emulator."""
-    with SubscriberClient() as client:
-        yield client
-
-
-@pytest.fixture
-def topic(subscriber: SubscriberClient) -> str:
-    """The full path of a new topic."""
-    path = f"{_PROJECT}/topics/topic-{uuid.uuid4().hex}"
-    publisher = PublisherClient()
-    publisher.create_topic(name=path)
-    publisher.transport.close()
-    return path
-
-
-@pytest.fixture
-def subscription(subscriber: SubscriberClient, topic: str) -> str:
-    """The full path of a new subscription to the topic, which gets all that is published to it."""
-    path = f"{_PROJECT}/subscriptions/subscription-{uuid.uuid4().hex}"
-    subscriber.create_subscription(name=path, topic=topic)
-    return path
+@pytest.fixture(scope="session")
+def own_server() -> Iterator[str]:
+    """The address of a running ``PubSubServer``, which is in a process of its own."""
+    with PubSubServer(process=True) as server:
+        yield server.address

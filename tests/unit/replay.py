@@ -1,17 +1,76 @@
-"""A replay of batches through the engine that leaves nothing out, for comparisons."""
+"""Batches that run through the core on a virtual clock, with nothing left out."""
 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from hedged_pubsub import HedgeDelay, HedgingSettings
-from hedged_pubsub.engine import AttemptEngine
-from hedged_pubsub.events import Committed, Event, Failed, Resolve, Start, Succeeded, Woke
-from hedged_pubsub.hedge_delay import MeasuredDelay
-from hedged_pubsub.token_bucket import TokenBucket
+from hedged_pubsub import HedgingSettings
+from hedged_pubsub._core import batching
+from hedged_pubsub._core.events import (
+    ORIGINAL,
+    Event,
+    Failed,
+    Order,
+    Resolve,
+    Start,
+    Succeeded,
+    WakeAt,
+)
+from hedged_pubsub._core.runs import WOKE, Runs
+from hedged_pubsub._core.token_bucket import TokenBucket
+from hedged_pubsub._core.topic_state import TopicState
+
+TIMERS_FIRST, ANSWERS_FIRST = 0, 2
+"""What is due at the same time as an answer: a timer comes before it, or after it."""
+
+
+def core_batch(total_timeout: float = 600.0) -> batching.Batch:
+    """Make an empty batch, which is all that the core needs."""
+    return batching.Batch("topic", total_timeout, has_extras=False)
+
+
+def run(
+    runs: Runs[batching.Batch],
+    commits: Iterable[tuple[float, batching.Batch]],
+    answer: Callable[[int, Start], tuple[float, Event]],
+    note: Callable[[int, Order, float], object],
+    timers: int = TIMERS_FIRST,
+) -> None:
+    """Commit batches and carry out the orders about them, until nothing more is to come.
+
+    Args:
+        runs: What decides.
+        commits: When each batch is committed, in rising order; a commit comes after all that is due
+            at the same time.
+        answer: Returns the seconds until an attempt ends, and how, by number of batch; ``inf`` for
+            never.
+        note: Called with the number of the batch, each order about it and the time.
+        timers: ``TIMERS_FIRST`` or ``ANSWERS_FIRST``.
+    """
+    unique = itertools.count()
+    batches: list[batching.Batch] = []
+    due: list[tuple[float, int, int, int, int, Event | None]] = []
+    for when, batch in commits:
+        due.append((when, 3, len(batches), ORIGINAL, next(unique), None))
+        batches.append(batch)
+    while due:
+        now, _, number, _, _, event = heapq.heappop(due)
+        batch = batches[number]
+        orders = runs.commit(batch, now) if event is None else runs.handle(batch, event, now)
+        for order in orders:
+            note(number, order, now)
+            if isinstance(order, WakeAt):
+                heapq.heappush(due, (order.when, timers, number, ORIGINAL, next(unique), WOKE))
+            elif isinstance(order, Start):
+                attempt = order.attempt
+                assert runs.is_wanted(batch, attempt, now, is_logged=False)
+                after, end = answer(number, order)
+                if after < math.inf:
+                    heapq.heappush(due, (now + after, 1, number, attempt, next(unique), end))
 
 
 @dataclass(kw_only=True)
@@ -24,7 +83,7 @@ class Batch:
         hedges: How many were sent.
     """
 
-    delay: float
+    delay: float = math.nan
     latency: float = math.nan
     hedges: int = 0
 
@@ -33,55 +92,46 @@ def replay(
     latencies: Sequence[float],
     settings: HedgingSettings,
     *,
-    hedge_latency: Callable[[int, int], float],
-    commits: Sequence[float],
+    hedge_latency: Callable[[int, int], float] | None = None,
+    commits: Sequence[float] | None = None,
     bucket: TokenBucket | None = None,
 ) -> list[Batch]:
-    """Run every batch through an engine of its own, on a virtual clock.
+    """Run a batch for each latency, which is its original's; no attempt fails but by its timeout.
 
     Args:
-        latencies: Seconds that each batch's original takes.
+        latencies: Seconds.
         settings: The publisher's.
-        hedge_latency: Seconds that a hedge takes, by number of batch and hedge.
-        commits: When each batch is committed, in rising order.
+        hedge_latency: Seconds that a hedge takes, by number of batch and hedge; by default what the
+            original of a neighbour takes.
+        commits: When each batch is committed, in rising order; by default twenty a second.
         bucket: The token bucket; a full one by default.
     """
-    measured = (
-        MeasuredDelay(settings.hedge_delay)
-        if isinstance(settings.hedge_delay, HedgeDelay)
-        else None
-    )
-    bucket = bucket or full_bucket(settings)
-    engines: list[AttemptEngine] = []
-    batches: list[Batch] = []
-    # An answer comes before a look at the same time, and both before a commit.
-    answer, look, commit = range(3)
-    events: list[tuple[float, int, int, int, Event]] = [
-        (time, commit, number, 0, Committed()) for number, time in enumerate(commits)
-    ]
-    while events:
-        now, kind, number, _, event = heapq.heappop(events)
-        if kind == commit:
-            delay = settings.initial_hedge_delay if measured is None else measured.current
-            batches.append(Batch(delay=delay))
-            engines.append(AttemptEngine(hedge_delay=delay, bucket=bucket, total_timeout=600))
-        engine, batch = engines[number], batches[number]
-        for command in engine.handle(event, now):
-            if isinstance(command, Start):
-                took = latencies[number]
-                ended: Event = Succeeded(command.attempt)
-                if command.timeout is not None:
-                    batch.hedges += 1
-                    took = hedge_latency(number, command.attempt)
-                    if took > command.timeout:
-                        took, ended = command.timeout, Failed(command.attempt, TimeoutError())
-                heapq.heappush(events, (now + took, answer, number, command.attempt, ended))
-            elif isinstance(command, Resolve):
-                batch.latency = now - commits[number]
-                if measured is not None and engine.original_latency is not None:
-                    measured.record(engine.original_latency, lost=command.attempt > 0)
-        if kind != answer and engine.next_wakeup is not None:
-            heapq.heappush(events, (engine.next_wakeup, look, number, 0, Woke()))
+    batches = [Batch() for _ in latencies]
+    starts = commits or [number / 20 for number in range(len(latencies))]
+    runs: Runs[batching.Batch] = Runs(settings)
+    topic = runs.topics["topic"] = TopicState("topic", settings, hedged=True, durations=None)
+    topic.bucket = bucket or full_bucket(settings)
+
+    def answer(number: int, start: Start) -> tuple[float, Event]:
+        if start.timeout is None:
+            batches[number].delay = topic.hedge_delay
+            return latencies[number], Succeeded(start.attempt)
+        batches[number].hedges += 1
+        hedge = start.attempt
+        took = (
+            hedge_latency(number, hedge)
+            if hedge_latency is not None
+            else latencies[(number + hedge) % len(latencies)]
+        )
+        if took > start.timeout:
+            return start.timeout, Failed(start.attempt, TimeoutError())
+        return took, Succeeded(start.attempt)
+
+    def note(number: int, order: Order, now: float) -> None:
+        if isinstance(order, Resolve):
+            batches[number].latency = now - starts[number]
+
+    run(runs, ((when, core_batch()) for when in starts), answer, note, ANSWERS_FIRST)
     return batches
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -12,158 +13,237 @@ from google.api_core.retry import Retry, if_exception_type
 from google.api_core.retry_async import AsyncRetry
 from google.api_core.timeout import ConstantTimeout, ExponentialTimeout, TimeToDeadlineTimeout
 from google.cloud.pubsub_v1.publisher.exceptions import PublishError
+from google.cloud.pubsub_v1.types import PublisherOptions
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo
 
-from hedged_pubsub.call_policy import CallPolicies, CallPolicy
-from hedged_pubsub.events import ORIGINAL, Failed
+from hedged_pubsub._core.events import ORIGINAL, Failed
+from hedged_pubsub._google.call_policy import CallPolicies, CallPolicy
+from hedged_pubsub.retry import AsyncTruncatedExponentialBackoff, TruncatedExponentialBackoff
 
 _DEFAULT = gapic_v1.method.DEFAULT
 _TRANSIENT = if_exception_type(exceptions.ServiceUnavailable)
 _UNAVAILABLE = exceptions.ServiceUnavailable("down")
 _DENIED = exceptions.PermissionDenied("no")
+_QUOTA = exceptions.ResourceExhausted("Quota exceeded")
+_TOO_LARGE = exceptions.ResourceExhausted(
+    "CLIENT: Received message larger than max (5000062 vs. 4194304)"
+)
 
 
-def policy(retry: Any = None, timeout: Any = 60.0) -> CallPolicy:
+def policy(retry: Any = None, timeout: Any = 60.0, **kind: bool) -> CallPolicy:
     """Make a policy that calls UNAVAILABLE transient."""
-    return CallPolicy(retry, timeout, is_transient=_TRANSIENT)
+    return CallPolicy(retry, timeout, is_transient=_TRANSIENT, **kind)
+
+
+def policies(
+    *,
+    hedge_delay: float | None = 1.0,
+    method_retry: Any = Retry(_TRANSIENT, timeout=600),  # noqa: B008 - it has no state
+    method_timeout: Any = 60.0,
+    **options: Any,
+) -> CallPolicies:
+    """Make the policies of a publisher: in seconds 60 a request, 600 in all, hedges after 1."""
+    kind = {"asynchronous": options.pop("asynchronous")} if "asynchronous" in options else {}
+    named = PublisherOptions(**{"retry": _DEFAULT, "timeout": _DEFAULT} | options)
+    return CallPolicies(named, (method_retry, method_timeout), hedge_delay, **kind)
 
 
 @pytest.mark.parametrize(
-    ("timeout", "first", "rpc_timeout"),
+    ("timeout", "first", "constant"),
     [
-        (5, 5, 5),
-        (0.5, 0.5, 0.5),
-        (None, None, math.inf),
-        (ConstantTimeout(7), 7, 7),
-        (ConstantTimeout(None), None, math.inf),
-        (TimeToDeadlineTimeout(8), 8, 8),
-        (ExponentialTimeout(initial=2, maximum=9), 2, 2),
+        (5, 5, False),
+        (0.5, 0.5, False),
+        (None, None, True),
+        (ConstantTimeout(7), 7, True),
+        (ConstantTimeout(None), None, True),
+        (TimeToDeadlineTimeout(8), 8, False),
+        (ExponentialTimeout(initial=2, maximum=9), 2, False),
     ],
 )
-def test_timeouts(timeout: Any, first: float | None, rpc_timeout: float) -> None:
+def test_timeouts(timeout: Any, first: float | None, constant: bool) -> None:
     """Every kind of timeout that the official client takes gives the request what it would."""
     interpreted = policy(timeout=timeout)
-    assert interpreted.rpc_timeout == rpc_timeout
+    assert interpreted.rpc_timeout == (math.inf if first is None else first)
     assert interpreted.start_call().next_timeout() == pytest.approx(first, abs=0.1)
+    assert interpreted.has_constant_timeout == constant
+    if constant:
+        assert interpreted.every_timeout == first
 
 
-def test_a_growing_timeout_grows_from_attempt_to_attempt() -> None:
-    """Each batch starts the sequence anew, and each attempt takes the next of it."""
-    interpreted = policy(timeout=ExponentialTimeout(initial=1, maximum=5, multiplier=2))
+def test_a_timeout_is_as_long_as_it_was_made_though_time_passes() -> None:
+    """On a busy machine its clock has gone on when it is asked."""
+    times = (datetime(2030, 1, 1, 0, 0, second, tzinfo=timezone.utc) for second in range(60))
+    timeout = TimeToDeadlineTimeout(8, clock=lambda: next(times))
+    assert policy(timeout=timeout).rpc_timeout == 8
+
+
+@pytest.mark.parametrize(
+    ("retry", "total"),
+    [
+        (Retry(timeout=30), 30),
+        (Retry(timeout=None), math.inf),
+        (TruncatedExponentialBackoff(deadline=30), 30),
+        (TruncatedExponentialBackoff(deadline=None), math.inf),
+        (None, 60),
+    ],
+)
+def test_total_timeout(retry: Any, total: float) -> None:
+    """It is the retry's; without a retry the request has all the time there is."""
+    assert policy(retry, 60).total_timeout == total
+    assert policy(None, None).total_timeout == math.inf
+
+
+@pytest.mark.parametrize(
+    ("retry", "error", "is_transient"),
+    [
+        (Retry(_TRANSIENT), _UNAVAILABLE, True),
+        (Retry(_TRANSIENT), _DENIED, False),
+        # Without a retry it is known as such: a hedge in flight may still save the batch (R6).
+        (None, _UNAVAILABLE, True),
+        (None, _DENIED, False),
+        # What is no answer of the service fails for good, whatever the predicate says.
+        (Retry(lambda _: True), PublishError("too few"), False),
+        (Retry(lambda _: True), KeyboardInterrupt(), False),
+        # gRPC refuses a message for its size, with the status of a quota, every time.
+        (Retry(lambda _: True), _QUOTA, True),
+        (Retry(lambda _: True), _TOO_LARGE, False),
+        (TruncatedExponentialBackoff(), _UNAVAILABLE, True),
+        (TruncatedExponentialBackoff(), _DENIED, False),
+        (TruncatedExponentialBackoff(), _QUOTA, False),
+        (TruncatedExponentialBackoff(retry_too_many_requests=True), _QUOTA, True),
+    ],
+)
+def test_which_errors_are_transient(retry: Any, error: BaseException, is_transient: bool) -> None:
+    """The retry's predicate says it, and only of answers of the service."""
+    failed = policy(retry).start_call().judge(error)
+    assert failed == Failed(ORIGINAL, error, transient=is_transient, backoff=failed.backoff)
+    assert (failed.backoff is not None) == (is_transient and retry is not None)
+
+
+def test_backoffs_and_growing_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are drawn as api-core draws them, each attempt the next, each batch from the first."""
+    monkeypatch.setattr(random, "uniform", lambda _low, high: high)
+    growing: dict[str, Any] = {"initial": 1, "maximum": 5, "multiplier": 2}
+    interpreted = policy(Retry(_TRANSIENT, **growing), ExponentialTimeout(**growing))
     for _ in range(2):
         state = interpreted.start_call()
+        assert [state.judge(_UNAVAILABLE).backoff for _ in range(4)] == [1, 2, 4, 5]
         assert [state.next_timeout() for _ in range(4)] == [1, 2, 4, 5]
 
 
 @pytest.mark.parametrize(
-    ("retry", "timeout", "total"),
+    ("strategy_class", "asynchronous"),
     [
-        (Retry(timeout=30), 60, 30),
-        (Retry(timeout=None), 60, math.inf),
-        (None, 60, 60),
-        (None, None, math.inf),
+        (TruncatedExponentialBackoff, False),
+        (TruncatedExponentialBackoff, True),
+        (AsyncTruncatedExponentialBackoff, True),
     ],
 )
-def test_total_timeout(retry: Any, timeout: Any, total: float) -> None:
-    """It is the retry's; without a retry the request has all the time there is."""
-    assert policy(retry, timeout).total_timeout == total
+def test_backoffs_are_those_of_the_strategy(strategy_class: Any, asynchronous: bool) -> None:
+    """They follow its formula, or what the server asks for in a RetryInfo."""
+    state = policy(strategy_class(maximum_backoff=4.5), asynchronous=asynchronous).start_call()
+    info = RetryInfo(retry_delay=Duration(seconds=7))
+    asked = exceptions.ServiceUnavailable("busy", details=[info])
+    errors = (_UNAVAILABLE, asked, _UNAVAILABLE, _UNAVAILABLE)
+    first, second, third, fourth = [state.judge(error).backoff or 0 for error in errors]
+    assert 1 <= first <= 2
+    assert second == 7
+    assert 4 <= third <= 4.5 == fourth
 
 
-def test_a_permanent_error() -> None:
-    """What the predicate does not call transient fails for good."""
-    assert policy(Retry(_TRANSIENT)).start_call().judge(_DENIED) == Failed(ORIGINAL, _DENIED)
-
-
-def test_backoffs_are_those_of_the_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The waits are drawn as api-core draws them, anew for each batch."""
-    monkeypatch.setattr(random, "uniform", lambda _low, high: high)
-    interpreted = policy(Retry(_TRANSIENT, initial=1, maximum=5, multiplier=2))
-    for _ in range(2):
-        state = interpreted.start_call()
-        assert [state.judge(_UNAVAILABLE).backoff for _ in range(4)] == [1, 2, 4, 5]
-
-
-def test_without_a_retry_a_transient_error_is_known_as_such() -> None:
-    """It is not retried, and a hedge in flight may still save the batch (R6)."""
-    state = policy(None).start_call()
-    assert state.judge(_UNAVAILABLE) == Failed(ORIGINAL, _UNAVAILABLE, transient=True)
-    assert state.judge(_DENIED) == Failed(ORIGINAL, _DENIED)
-
-
-def test_on_error_hears_of_transient_errors_only() -> None:
+@pytest.mark.parametrize("retry_class", [Retry, TruncatedExponentialBackoff])
+def test_on_error_is_told_of_transient_errors_only(retry_class: Any) -> None:
     """As in api-core's retry loop."""
-    heard: list[Exception] = []
-    state = policy(Retry(_TRANSIENT, on_error=heard.append)).start_call()
-    state.judge(_UNAVAILABLE)
-    state.judge(_DENIED)
-    assert heard == [_UNAVAILABLE]
-
-
-def test_what_is_no_answer_of_the_service_is_not_judged() -> None:
-    """Too few ids, and what is no ``Exception``, fail for good whatever the predicate says."""
-    everything = Retry(lambda _: True)
-    for error in (PublishError("too few"), KeyboardInterrupt()):
-        assert policy(everything).start_call().judge(error) == Failed(ORIGINAL, error)
-
-
-def test_a_message_that_grpc_refuses_for_its_size_is_not_sent_again() -> None:
-    """It has the status of an exhausted quota, but will be refused every time."""
-    retry = Retry(if_exception_type(exceptions.ResourceExhausted))
-    too_large = exceptions.ResourceExhausted(
-        "CLIENT: Received message larger than max (5000062 vs. 4194304)"
-    )
-    quota = exceptions.ResourceExhausted("Quota exceeded")
-    assert policy(retry).start_call().judge(too_large) == Failed(ORIGINAL, too_large)
-    assert policy(retry).start_call().judge(quota).transient
-
-
-@pytest.mark.parametrize("retry", ["often", 3, True, AsyncRetry(), _DEFAULT], ids=repr)
-def test_a_retry_of_another_type(retry: Any) -> None:
-    """Only what can be interpreted is taken; an ``AsyncRetry`` is for asyncio."""
-    with pytest.raises(TypeError, match=r"retry must be a google\.api_core\.retry\.Retry"):
-        policy(retry)
-
-
-@pytest.mark.parametrize("timeout", ["5", True, _DEFAULT, [1]], ids=repr)
-def test_a_timeout_of_another_type(timeout: Any) -> None:
-    """A text or a truth value is no timeout."""
-    with pytest.raises(TypeError, match="timeout must be a number of seconds"):
-        policy(timeout=timeout)
-
-
-def test_the_default_policy_is_made_once() -> None:
-    """A publish that names neither retry nor timeout costs no new policy."""
-    policies = CallPolicies(
-        options_retry=_DEFAULT,
-        options_timeout=30.0,
-        method_retry=Retry(_TRANSIENT, timeout=600),
-        method_timeout=60.0,
-        hedge_delay=1.0,
-    )
-    default = policies.get(_DEFAULT, _DEFAULT)
-    assert default is policies.get(_DEFAULT, _DEFAULT)
-    assert (default.rpc_timeout, default.total_timeout) == (30.0, 600.0)
-    other = policies.get(_DEFAULT, 5.0)
-    assert (other.rpc_timeout, other.total_timeout) == (5.0, 600.0)
+    told: list[Exception] = []
+    state = policy(retry_class(on_error=told.append)).start_call()
+    for error in (_UNAVAILABLE, _DENIED):
+        state.judge(error)
+    assert told == [_UNAVAILABLE]
 
 
 @pytest.mark.parametrize(
-    ("options", "method"),
+    ("name", "values", "error"),
     [
-        (_DEFAULT, None),
-        (_DEFAULT, Retry(timeout=8)),
-        (Retry(timeout=9), None),
-        (Retry(timeout=9), Retry(timeout=8)),
+        ("retry", ["often", 3, True, AsyncRetry(), AsyncTruncatedExponentialBackoff()], TypeError),
+        ("timeout", ["5", True, [1]], TypeError),
+        ("timeout", [math.nan], ValueError),
     ],
+    ids=["retry", "timeout", "nan"],
 )
-def test_options_come_before_the_methods_defaults(options: Any, method: Any) -> None:
+def test_what_cannot_be_interpreted(name: str, values: list[Any], error: type[Exception]) -> None:
+    """It is refused, also where it cannot be hashed; an ``AsyncRetry`` is for asyncio."""
+    for value in values:
+        for make in (policies, policies().get):
+            with pytest.raises(error, match=f"{name} must be a "):
+                make(**{"retry": _DEFAULT, "timeout": _DEFAULT} | {name: value})
+    assert policies(retry=AsyncRetry(timeout=9), asynchronous=True).default.total_timeout == 9
+    with pytest.raises(TypeError, match="retry must be a "):
+        policy(AsyncRetry())
+
+
+def test_equal_arguments_have_one_policy() -> None:
+    """A publish that names neither retry nor timeout costs no new policy; memory is bounded."""
+    made = policies(timeout=30.0)
+    default = made.get(_DEFAULT, _DEFAULT)
+    assert default is made.default
+    assert (default.rpc_timeout, default.total_timeout) == (30.0, 600.0)
+    other = made.get(_DEFAULT, 5.0)
+    assert other is made.get(_DEFAULT, float("5"))  # another object
+    assert (other.rpc_timeout, other.total_timeout) == (5.0, 600.0)
+    counts = []
+    for _ in range(100):
+        made.get(Retry(timeout=9), _DEFAULT)
+        counts.append(len(made._made))
+    assert max(counts) == 64
+
+
+def test_a_timeout_that_equals_another_is_not_taken_for_it() -> None:
+    """Of equal ones of two types, one may be refused; and what has no hash is not looked up."""
+    made = policies(hedge_delay=None)
+    assert made.get(_DEFAULT, 1).rpc_timeout == 1
+    with pytest.raises(TypeError, match="timeout must be"):
+        made.get(_DEFAULT, True)
+
+    unhashable: Any = type("Unhashable", (ConstantTimeout,), {"__hash__": None})
+    unusual = made.get(Retry(timeout=9), unhashable(5))
+    assert (unusual.rpc_timeout, unusual.total_timeout) == (5, 9)
+    kept = [made.get(_DEFAULT, ConstantTimeout(seconds)).rpc_timeout for seconds in (6, 7)]
+    assert kept == [6, 7]
+
+
+def test_without_a_retry_the_methods_tells_what_is_transient() -> None:
+    """A batch that is not sent again may still be saved by a hedge in flight (R6)."""
+    for method_retry in (Retry(_TRANSIENT), None):
+        once = policies(method_retry=method_retry).get(None, 5.0).start_call()
+        assert once.judge(_UNAVAILABLE).transient is (method_retry is not None)
+        assert not once.judge(_DENIED).transient
+
+
+def test_options_come_before_the_methods_defaults() -> None:
     """The publisher options' retry is used; where they name none, the generated method's."""
-    policies = CallPolicies(
-        options_retry=options,
-        options_timeout=_DEFAULT,
-        method_retry=method,
-        method_timeout=7.0,
-        hedge_delay=1.0,
-    )
-    expected = 9 if options is not _DEFAULT else 7 if method is None else 8
-    assert policies.get(_DEFAULT, _DEFAULT).total_timeout == expected
-    assert policies.get(_DEFAULT, _DEFAULT).rpc_timeout == 7
+    eight, nine = Retry(timeout=8), Retry(timeout=9)
+    for retry, method, total in (
+        *((_DEFAULT, None, 60), (_DEFAULT, eight, 8)),
+        *((nine, None, 9), (nine, eight, 9)),
+    ):
+        made = policies(retry=retry, method_retry=method)
+        assert (made.default.total_timeout, made.default.rpc_timeout) == (total, 60)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"timeout": 1.0},
+        {"retry": Retry(timeout=1.0)},
+        {"retry": TruncatedExponentialBackoff(deadline=1.0)},
+    ],
+    ids=["timeout", "retry", "strategy"],
+)
+def test_the_hedge_delay_must_be_below_both_timeouts(arguments: dict[str, Any]) -> None:
+    """The error names both values (R12); without hedging there is nothing to check."""
+    for delay in (None, 0.999):
+        policies(hedge_delay=delay, **arguments)
+    for delay in (1.0, 1.5):
+        with pytest.raises(ValueError, match=rf"hedge_delay \({delay:g} s\) .*\(1 s\)"):
+            policies(hedge_delay=delay, **arguments)

@@ -1,270 +1,235 @@
-"""The driver on virtual time: the scenarios, and what can go wrong around the engine."""
+"""Both drivers on virtual time replay the scenarios; below, what only threads do to a batch."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import gc
-import logging
-import math
+import threading
 import weakref
-from functools import partial
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from hedged_pubsub._sync.driver import Driver
-from hedged_pubsub._sync.scheduler import Wakeup
-from hedged_pubsub.events import Fail
-from hedged_pubsub.settings import HedgingSettings
-from hedged_pubsub.stats import HedgingStats
+from hedged_pubsub._core.events import Start
+from hedged_pubsub._core.runs import Runs
+from hedged_pubsub._core.settings import HedgingSettings
 
-from .fakes import FakeBatch, FakeCall, virtual_driver
-from .story import SCENARIOS, Permanent, Scenario, Transient
+from .aio.fakes import Asyncio
+from .aio.virtual_loop import EAGER, virtual_loop
+from .fakes import FakeBatch, FakeCall, Threads, refuse
+from .story import SCENARIOS, Permanent, Scenario, Transient, line
 
-
-def earn(driver: Driver, tokens: int) -> None:
-    """Let batches succeed until the bucket holds ``tokens``."""
-    for _ in range(tokens * 10):
-        batch = FakeBatch()
-        driver.submit(batch)
-        batch.calls[0].succeed()
+Make = Callable[..., Threads | Asyncio]
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    [s for s in SCENARIOS if s.hedge_delay is not None],
-    ids=lambda scenario: scenario.name,
-)
-def test_scenario(scenario: Scenario) -> None:
+@pytest.fixture(params=["threads", "asyncio", EAGER])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    """Make a driver that has some tokens."""
+    with contextlib.ExitStack() as stack:
+
+        def make(
+            settings: HedgingSettings | None = HedgingSettings(),  # noqa: B008 - it is frozen
+            tokens: int = 1,
+        ) -> Threads | Asyncio:
+            if request.param == "threads":
+                return Threads(settings, tokens)
+            return Asyncio(stack.enter_context(virtual_loop(request.param)), settings, tokens)
+
+        yield make
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_scenario(scenario: Scenario, make: Make) -> None:
     """The driver sends, cancels and resolves as the scenario tells, and counts it right."""
-    driver, time = virtual_driver(
-        HedgingSettings(hedge_delay=scenario.hedge_delay or 1, max_tokens=10)
-    )
-    earn(driver, scenario.tokens)
-    before = driver.stats()
-    assert before.tokens == scenario.tokens
-    replies = iter(scenario.replies)
-    story: list[str] = []
-    scripted: list[Wakeup] = []
-    batch = FakeBatch(total_timeout=scenario.total_timeout, backoffs=scenario.backoffs)
+    before, after = scenario.tokens
+    bench = make(scenario.settings, before)
+    if scenario.settings is None and isinstance(bench, Threads):
+        pytest.skip("where hedging is off, the official client publishes")
+    earned, begun = bench.stats(), bench.clock()
+    batch, story = bench.play(scenario)
+    outcome = bench.end(batch)
+    cancelled = [f"cancel {call.attempt}" for call in batch.calls if call.cancelled]
+    story += [line(bench.clock() - begun, what) for what in (*cancelled, outcome)]
 
-    def on_send(call: FakeCall) -> None:
-        limit = "" if call.timeout is None else f" timeout {call.timeout:g}"
-        story.append(f"{time.now:.3f} start {call.attempt}{limit}")
-        reply = next(replies, None)
-        if reply is None or reply.after == math.inf:
-            return
-        error = reply.error
-        answer = call.succeed if error is None else partial(call.fail, error())
-        scripted.append(time.call_at(time.now + reply.after, answer))
-
-    batch.on_send = on_send
-    driver.submit(batch)
-    while not batch.outcomes:
-        suppressed = driver.stats().hedges_suppressed
-        time.advance(math.nextafter(min(when for when, _, w in time._due if w.callback), math.inf))
-        if driver.stats().hedges_suppressed > suppressed:
-            story.append(f"{time.now:.3f} suppressed")
-    cancelled = [call.attempt for call in batch.calls if call.cancelled]
-    story += [f"{time.now:.3f} cancel {attempt}" for attempt in cancelled]
-    (outcome,) = batch.outcomes
-    if isinstance(outcome, Fail):
-        late = " retry timed out" if outcome.retry_timed_out else ""
-        story.append(f"{time.now:.3f} fail {type(outcome.error).__name__}{late}")
+    assert story == [one for one in scenario.lines if "suppressed" not in one]
+    stats = bench.stats()
+    assert stats.tokens == pytest.approx(after if scenario.settings else 0)
+    assert scenario.added(earned, stats) == scenario.counts
+    bench.advance(1000.0)  # answers to losers, and our cancellations (R7)
+    assert all(isinstance(error, Transient | Permanent) for error in batch.policy.judged)
+    assert (batch.outcome, bench.stats()) == (outcome, stats)
+    if isinstance(bench, Threads):
+        assert bench.driver.undecided == set()
     else:
-        assert isinstance(outcome, tuple)
-        story.append(f"{time.now:.3f} resolve {outcome[1]}")
-
-    assert tuple(story) == scenario.story
-    stats = driver.stats()
-    assert stats.tokens == pytest.approx(scenario.tokens_after)
-    words = [line.split()[1:] for line in scenario.story]
-    assert stats.batches - before.batches == 1
-    assert stats.attempts - before.attempts == sum(word[0] == "start" for word in words)
-    assert stats.hedges_sent == sum(word[0] == "start" and word[1] != "0" for word in words)
-    assert stats.hedges_won == sum(word[0] == "resolve" and word[1] != "0" for word in words)
-    assert stats.hedges_suppressed == sum(word[0] == "suppressed" for word in words)
-    assert stats.attempts_cancelled == sum(word[0] == "cancel" for word in words)
-    for answer_to_a_loser in scripted:
-        answer_to_a_loser.cancel()
-    assert time.pending == 0, "a decided batch leaves no wake-up behind"
+        assert bench.settled == [batch]
+        assert bench.loop.timers == 0
 
 
-def test_topics_have_buckets_of_their_own() -> None:
-    """R9: what one topic earned, another cannot spend."""
-    driver, time = virtual_driver()
-    earn(driver, 1)
-    other = FakeBatch()
-    other.topic = "other"
-    driver.submit(other)
-    time.advance(1.5)
-    assert len(other.calls) == 1
-    assert driver.stats("topic").tokens == 1
-    assert driver.stats("other").hedges_suppressed == 1
-    assert driver.stats("never seen") == HedgingStats()
-    assert driver.stats().batches == 11
-
-
-def test_a_cancelled_loser_is_not_judged() -> None:
-    """R7: the retry predicate never hears of our own cancellation."""
-    driver, time = virtual_driver()
-    earn(driver, 1)
-    batch = FakeBatch()
-    driver.submit(batch)
-    time.advance(1.0)
-    original, hedge = batch.calls
-    hedge.succeed("from the hedge")
-    assert original.cancelled
-    assert batch.outcomes == [("from the hedge", 1)]
-    assert batch.judged == []
-    time.advance(100.0)
-    assert len(batch.calls) == 2
-
-
-def test_an_error_on_sending_the_original_is_judged() -> None:
-    """R8: a closed channel or an interceptor that raises ends the batch with the error."""
-    driver, _ = virtual_driver()
-    batch = FakeBatch()
-    error = ValueError("closed channel")
-
-    def refuse(call: FakeCall) -> None:
-        raise error
-
-    batch.on_send = refuse
-    driver.submit(batch)
-    assert batch.judged == [error]
-    assert batch.outcomes == [Fail(error)]
-
-
-def test_an_error_on_sending_a_hedge_is_the_hedges() -> None:
+def test_an_error_on_sending_a_hedge_is_the_hedges(make: Make) -> None:
     """R5: a hedge that cannot be sent does not fail the batch."""
-    driver, time = virtual_driver()
-    earn(driver, 2)
-    batch = FakeBatch()
-
-    def refuse_hedges(call: FakeCall) -> None:
-        if call.attempt:
-            raise ValueError("closed channel")
-
-    batch.on_send = refuse_hedges
-    driver.submit(batch)
-    time.advance(2.5)
-    assert [call.attempt for call in batch.calls] == [0, 1, 2]
-    assert batch.outcomes == []
+    bench = make(tokens=2)
+    batch = bench.send()
+    bench.advance()
+    batch.on_send = refuse(ValueError("closed channel"))
+    bench.advance(2.5)
+    assert batch.attempts == [0, 1, 2]
     batch.calls[0].succeed()
-    assert batch.outcomes == [("answer", 0)]
+    assert bench.end(batch) == "resolve 0"
 
 
-def test_an_error_in_the_predicate_ends_the_batch() -> None:
-    """R8: a user's predicate that raises fails the batch with what it raised."""
-    driver, _ = virtual_driver()
-    batch = FakeBatch()
-    defect = ZeroDivisionError()
+@pytest.mark.parametrize("where", ["the request", "the orders", "sending", "the predicate"])
+def test_an_error_ends_the_batch(make: Make, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R8: whatever raises, the batch fails with that, and the next batch is sent.
 
-    def judge(error: BaseException) -> object:
-        raise defect
-
-    batch.judge = judge  # type: ignore[method-assign, assignment]
-    driver.submit(batch)
-    batch.calls[0].fail(Transient())
-    assert batch.outcomes == [Fail(defect)]
-
-
-def test_a_keyboard_interrupt_while_sending_reaches_the_user_and_ends_the_batch() -> None:
-    """R8: Ctrl-C on the publishing thread is not swallowed, and no future stays pending."""
-    driver, _ = virtual_driver()
-    batch = FakeBatch()
-
-    def interrupt(call: FakeCall) -> None:
-        raise KeyboardInterrupt
-
-    batch.on_send = interrupt
-    with pytest.raises(KeyboardInterrupt):
-        driver.submit(batch)
-    (outcome,) = batch.outcomes
-    assert isinstance(outcome, Fail)
-    assert isinstance(outcome.error, KeyboardInterrupt)
+    Sending may fail by a closed channel or an interceptor, which is judged as an answer is.
+    """
+    bench, defect = make(), ZeroDivisionError()
+    batch = bench.batch()
+    owner, name = {
+        "the request": (bench.rpc, "commit"),
+        "the orders": (Runs, "commit"),
+        "sending": (batch, "on_send"),
+        "the predicate": (batch.policy, "judge"),
+    }[where]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, refuse(defect))
+        bench.driver.submit(batch)
+        bench.advance()
+        if where == "the predicate":
+            batch.calls[0].fail(Transient())
+        bench.end(batch)
+    assert batch.error is defect
+    assert batch.policy.judged == [defect] * (where == "sending")
+    batch = bench.hedged()
+    batch.calls[1].succeed()
+    assert bench.end(batch) == "resolve 1"
 
 
-def test_a_hedge_decided_over_while_it_is_sent_is_cancelled() -> None:
-    """The original is answered on another thread while the hedge is being handed to gRPC."""
-    driver, time = virtual_driver()
-    earn(driver, 1)
-    batch = FakeBatch()
-
-    def answer_the_original_meanwhile(call: FakeCall) -> None:
-        if call.attempt == 1:
-            batch.calls[0].succeed()
-
-    batch.on_send = answer_the_original_meanwhile
-    driver.submit(batch)
-    time.advance(1.0)
-    assert batch.outcomes == [("answer", 0)]
-    assert batch.calls[1].cancelled
-    assert driver.stats().attempts_cancelled == 1
+def test_abandon_ends_every_batch(make: Make) -> None:
+    """Closing cancels what is under way, once."""
+    bench, error = make(), RuntimeError("closed")
+    batches = [bench.send() for _ in range(3)]
+    bench.advance(1.0)
+    bench.driver.abandon(error)
+    bench.driver.abandon(RuntimeError("closed again"))
+    bench.advance()
+    assert [batch.error for batch in batches] == [error] * 3
+    assert all(call.cancelled for batch in batches for call in batch.calls)
+    assert bench.stats().attempts_cancelled == 4
 
 
-def test_a_hedge_decided_over_before_it_is_sent_is_not_sent() -> None:
-    """The workers are late, and the original was answered before they came to the hedge."""
-    driver, time = virtual_driver()
-    earn(driver, 1)
-    batch = FakeBatch()
-    waiting: list[tuple[object, ...]] = []
-    driver._workers.submit = lambda *job: waiting.append(job)  # type: ignore[method-assign]
-    driver.submit(batch)
-    time.advance(1.0)
-    assert len(waiting) == 1
-    batch.calls[0].succeed()
-    for function, *args in waiting:
-        function(*args)  # type: ignore[operator]
-    assert [call.attempt for call in batch.calls] == [0]
-    assert batch.outcomes == [("answer", 0)]
-    assert driver.stats().hedges_sent == 0
-
-
-def test_abandon_ends_every_batch() -> None:
-    """Closing ends what is under way, and says how much that was."""
-    driver, time = virtual_driver()
-    earn(driver, 1)
-    batches = [FakeBatch() for _ in range(3)]
-    for batch in batches:
-        driver.submit(batch)
-    time.advance(1.0)
-    error = RuntimeError("closed")
-    assert driver.abandon(error) == 3
-    for batch in batches:
-        assert batch.outcomes == [Fail(error)]
-        assert all(call.cancelled for call in batch.calls)
-    assert time.pending == 0
-    assert driver.abandon(error) == 0
-
-
-def test_calls_are_held_until_decided_and_not_longer() -> None:
-    """A call that nobody refers to gRPC cancels; a decided batch, on the contrary, is let go."""
-    driver, _ = virtual_driver()
-    batch = FakeBatch()
-    driver.submit(batch)
+def test_a_decided_batch_is_let_go(make: Make) -> None:
+    """Requests are held until then, for gRPC cancels one that is dropped; then nothing is."""
+    bench = make()
+    batch = bench.send()
+    bench.advance()
     call = weakref.ref(batch.calls.pop())
     gc.collect()
     original = call()
     assert original is not None
     original.succeed()
-    del original
+    bench.end(batch)
+    if isinstance(bench, Asyncio):
+        bench.settled.clear()
+        bench.rpc.method.requests.clear()
     decided = weakref.ref(batch)
-    del batch
+    del original, batch
     gc.collect()
     assert call() is None
     assert decided() is None
 
 
-def test_a_defect_of_the_driver_ends_the_batch(caplog: pytest.LogCaptureFixture) -> None:
-    """R8: an event the engine refuses is logged, and the batch ends with that error."""
-    driver, _ = virtual_driver()
-    batch = FakeBatch()
-    driver.submit(batch)
-    (run,) = driver._runs
-    with caplog.at_level(logging.ERROR):
-        driver._failed(run, 3, Permanent())
-    (outcome,) = batch.outcomes
-    assert isinstance(outcome, Fail)
-    assert "attempt 3 cannot end" in str(outcome.error)
-    assert batch.calls[0].cancelled
-    assert "cannot go on" in caplog.text
+# --- Threads.
+
+
+def test_ctrl_c_while_sending_ends_the_batch() -> None:
+    """R8: whoever sends is interrupted, and no future stays pending."""
+    bench = Threads()
+    batch = bench.send(on_send=refuse(KeyboardInterrupt()))
+    assert isinstance(batch.error, KeyboardInterrupt)
+    assert bench.driver.undecided == set()
+
+
+def test_a_hedge_decided_over_while_it_is_sent_is_cancelled() -> None:
+    """The original is answered on another thread while the hedge is being handed to gRPC."""
+    bench = Threads()
+    batch = bench.send()
+    batch.on_send = lambda _: batch.calls[0].succeed()
+    bench.advance(1.0)
+    assert batch.outcome == "resolve 0"
+    assert batch.calls[1].cancelled
+    stats = bench.stats()
+    assert (stats.hedges_sent, stats.attempts_cancelled, stats.tokens) == (1, 1, 0.1)
+
+
+def test_a_hedge_decided_over_before_it_is_sent_is_not_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R9: the workers are late, and the original was answered: the token goes back."""
+    bench = Threads()
+    driver = bench.driver
+    waiting: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(driver._workers, "submit_urgent", lambda *job: waiting.append(job))
+    monkeypatch.setattr(driver, "runs_users_code", lambda batch: True)
+    batch = bench.hedged()
+    batch.calls[0].succeed()
+    ((function, orders, *args),) = waiting
+    assert Start(1, 10.0) in orders
+    function(orders, *args)
+    assert batch.attempts == [0]
+    assert batch.outcome == "resolve 0"
+    assert (bench.stats().hedges_sent, bench.stats().tokens) == (0, 1.1)
+
+
+def test_no_lock_is_held_while_anything_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R4: starting, cancelling and judging may run a user's code, which may ask for numbers."""
+    bench = Threads()
+    free: list[bool] = []
+
+    def note(*_: object) -> bool:
+        free.append(not bench.driver._engine_lock._is_owned())
+        return True
+
+    batch = bench.send(on_send=note)
+    judge, cancel = batch.policy.judge, FakeCall.cancel
+    monkeypatch.setattr(batch.policy, "judge", lambda error: note() and judge(error))
+    monkeypatch.setattr(FakeCall, "cancel", lambda call: note() and cancel(call))
+    batch.calls[0].fail(Transient())
+    bench.advance(1.0)
+    batch.calls[2].succeed()
+    assert batch.attempts == [0, 0, 1]
+    assert free == [True] * 5
+
+
+def test_threads_that_decide_at_once_decide_once() -> None:
+    """R4: of answers to both attempts, on two threads, one is the batch's and one is ignored."""
+    bench = Threads(tokens=30)
+    barrier = threading.Barrier(2)
+
+    def answer(call: FakeCall) -> None:
+        barrier.wait(10)
+        call.succeed()
+
+    for _ in range(20):
+        before = bench.stats()
+        batch = bench.hedged()
+        with concurrent.futures.ThreadPoolExecutor(2) as threads:
+            assert list(threads.map(answer, batch.calls, timeout=10)) == [None, None]
+        assert batch.outcome in ("resolve 0", "resolve 1")
+        assert bench.stats().tokens == pytest.approx(before.tokens - 0.9)
+
+
+def test_in_a_forked_child_the_parents_batches_end() -> None:
+    """Their futures fail; what gRPC says of the copies of the calls sends nothing again."""
+    bench, error = Threads(), RuntimeError("the parent's")
+    batch: FakeBatch = bench.send()
+    bench.driver.undecided.add(batch)
+    bench.driver.reset_after_fork(error)
+    assert batch.error is error
+    assert bench.driver.undecided == set()
+    batch.calls[0].fail(Transient())
+    bench.advance(10.0)
+    assert batch.attempts == [0]
+    assert bench.stats().batches == 0

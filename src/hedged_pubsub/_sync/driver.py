@@ -1,318 +1,279 @@
-"""Carries out what the attempt engines of one publisher ask for.
+"""Carries out, on threads, what is to be done about the batches of one publisher.
 
-Who runs where: the original starts on the thread that commits the batch; answers arrive on
-gRPC's completion thread, which tells the engine, cancels losers and resolves the futures; wake-ups
-arrive on the scheduler's thread, which only tells the engine. Whatever may run a user's code goes
-to the workers: predicates of a failed original, resends and hedges (interceptors on the channel),
-done-callbacks.
+Who runs where: the library's thread commits batches, starts requests and wakes batches; gRPC's
+thread takes in answers, decides, cancels losers and resolves the futures. Whatever may run a user's
+code goes to the workers: predicates of a failed original, interceptors, log lines.
 """
 
 from __future__ import annotations
 
-import logging
+import itertools
 import threading
+import time
 from collections.abc import Callable
-from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final
 
-from hedged_pubsub import hedge_log
-from hedged_pubsub._sync.scheduler import Scheduler, Wakeup
-from hedged_pubsub._sync.workers import Workers
-from hedged_pubsub.engine import AttemptEngine
-from hedged_pubsub.events import (
+from hedged_pubsub._core import hedge_log
+from hedged_pubsub._core.events import (
     ORIGINAL,
     ORIGINAL_SUCCEEDED,
     Abandoned,
-    Cancel,
-    Command,
-    Committed,
+    Call,
     Event,
     Fail,
     Failed,
-    Resolve,
     Start,
     Succeeded,
-    Woke,
 )
-from hedged_pubsub.observability import METRICS
-from hedged_pubsub.settings import HedgingSettings
-from hedged_pubsub.stats import HedgingStats, snapshot
-from hedged_pubsub.token_bucket import TokenBucket
-from hedged_pubsub.topic_state import Course, TopicState, read
+from hedged_pubsub._core.runs import WOKE, Runs, carry_out
+from hedged_pubsub._core.settings import HedgingSettings
+from hedged_pubsub._google.batch import PublishBatch
+from hedged_pubsub._google.call_policy import CallPolicy
+from hedged_pubsub._google.metrics import METRICS
+from hedged_pubsub._sync.flow_control import FlowControl
+from hedged_pubsub._sync.future import PublishFuture, fail_after_fork, settle
+from hedged_pubsub._sync.library_thread import LibraryThread
+from hedged_pubsub._sync.rpc import PublishRpc
+from hedged_pubsub._sync.workers import Workers
 
-_LOGGER = logging.getLogger(__name__)
-
-_COMMITTED: Final = Committed()
-_WOKE: Final = Woke()
-
-
-class Call(Protocol):
-    """An RPC under way, as ``grpc`` returns it from ``future()``."""
-
-    def add_done_callback(self, callback: Callable[[Call], None], /) -> None:
-        """Call back when the RPC has ended, at once if it has."""
-
-
-class Batch(Protocol):
-    """What the driver needs of a committed batch. ``send`` may be called from any thread."""
-
-    @property
-    def topic(self) -> str:
-        """The full name of the topic, which has the token bucket."""
-
-    @property
-    def total_timeout(self) -> float:
-        """Seconds after which nothing of the batch is sent any more; ``math.inf`` for no limit."""
-
-    def send(self, attempt: int, timeout: float | None) -> Call:
-        """Start an RPC, without waiting for it.
-
-        Args:
-            attempt: 0 for the original, whose timeout is the caller's; else a hedge.
-            timeout: Seconds, for a hedge.
-        """
-
-    def cancel(self, call: Call) -> None:
-        """Cancel an RPC if it has not ended."""
-
-    def outcome(self, call: Call) -> object:
-        """Return the answer of an ended RPC, or raise what the official client would raise."""
-
-    def judge(self, error: BaseException) -> Failed:
-        """Ask the retry policy about an error of the original. May run a user's code."""
-
-    def succeed(self, answer: object, attempt: int) -> None:
-        """Resolve the futures, without running a user's code here."""
-
-    def fail(self, failure: Fail) -> None:
-        """Fail the futures, without running a user's code here."""
-
-
-class _Run(Course):
-    """A batch on its way: its engine and, held strongly, its calls; guarded by the driver's lock.
-
-    gRPC cancels a call whose last reference is dropped.
-    """
-
-    __slots__ = ("batch", "calls", "engine", "topic", "wakeup", "wakeup_at")
-
-    def __init__(self, batch: Batch, engine: AttemptEngine, topic: TopicState) -> None:
-        # As in the base class, whose own is one call more for each batch.
-        self.committed_at = 0.0
-        self.hedging = None
-        self.batch = batch
-        self.engine = engine
-        self.topic = topic
-        self.calls: dict[int, Call] = {}
-        self.wakeup: Wakeup | None = None
-        self.wakeup_at: float | None = None
-
-
-def _decided_engine() -> AttemptEngine:
-    engine = AttemptEngine(hedge_delay=None, bucket=TokenBucket(1, 1), total_timeout=0)
-    engine.handle(Abandoned(RuntimeError()), 0)
-    return engine
+_NO_IDS: Final = itertools.repeat(None)
 
 
 class Driver:
-    """Drives the batches of one publisher on threads.
+    """The hands of one publisher on threads.
 
-    Args:
-        hedging: When to hedge, and the budget.
-        scheduler: Calls back when an engine wants to be woken.
-        workers: Run what may be a user's code.
-        clock: Monotonic seconds, the scheduler's.
+    Attributes:
+        rpc: Sends requests.
+        undecided: The batches that have messages without an outcome. The library thread's; others
+            read copies.
     """
 
     def __init__(
         self,
         hedging: HedgingSettings,
-        scheduler: Scheduler,
+        rpc: PublishRpc,
+        flow_control: FlowControl,
+        library: LibraryThread,
         workers: Workers,
         clock: Callable[[], float],
     ) -> None:
-        self._hedging = hedging
-        self._scheduler = scheduler
+        self.rpc = rpc
+        self.undecided: set[PublishBatch] = set()
+        self._flow_control = flow_control
+        self._library = library
         self._workers = workers
         self._clock = clock
-        # Bound once: for each batch the scheduler and gRPC hold one of each.
-        self._on_wake = self._wake
+        # Guards the runs, and which requests there are. No caller takes it, and nothing else is
+        # called while it is held.
+        self._engine_lock = self._library.guard()
+        self._runs: Runs[PublishBatch] = Runs(hedging)
+        self._runs.durations = METRICS.watch(self, self._runs.topics)
+        self.stats = self._runs.stats
+        # Bound once: gRPC and the library's thread hold one for each batch.
         self._on_end = self._ended
-        # Guards every engine, bucket and counter, and which runs there are. Nothing is called
-        # while it is held but engines and the scheduler.
-        self._engine_lock = threading.Lock()
-        self._topics: dict[str, TopicState] = {}
-        self._runs: set[_Run] = set()
-        self._durations = METRICS.watch(self, self._topics)
+        self._on_wake = self._wake
 
-    def submit(self, batch: Batch) -> None:
-        """Send a batch. Returns at once; ``succeed`` or ``fail`` of the batch follows, once."""
-        with self._engine_lock:
-            topic = self._topics.get(batch.topic)
-            if topic is None:
-                topic = self._topics[batch.topic] = TopicState(
-                    batch.topic, self._hedging, durations=self._durations
-                )
-            topic.batches += 1
-            engine = AttemptEngine(
-                hedge_delay=topic.hedge_delay,
-                bucket=topic.bucket,
-                total_timeout=batch.total_timeout,
-            )
-            run = _Run(batch, engine, topic)
-            commands = self._handle(run, _COMMITTED)
-            self._runs.add(run)
-        self._execute(run, commands)
+    def open(self, topic: str, policy: CallPolicy, *, has_extras: bool) -> PublishBatch:
+        """Make a batch, whose messages are undecided from now on."""
+        batch = PublishBatch(topic, policy, has_extras=has_extras)
+        self.undecided.add(batch)
+        return batch
 
-    def stats(self, topic: str | None = None) -> HedgingStats:
-        """Return a snapshot of one topic, or of all."""
-        with self._engine_lock:
-            readings = read(self._topics, topic)
-        return snapshot(readings, topic)
+    def runs_users_code(self, batch: PublishBatch) -> bool:
+        """Tell whether sending runs a user's code: an interceptor, or a span processor."""
+        return batch.tracing is not None or not self.rpc.is_plain
 
-    def abandon(self, error: BaseException) -> int:
-        """End every batch under way with ``error``, and return how many those were."""
-        with self._engine_lock:
-            runs = tuple(self._runs)
-        for run in runs:
-            self._feed(run, Abandoned(error))
-        return len(runs)
-
-    def start_anew(self) -> None:
-        """Start empty in a forked child.
-
-        gRPC cancels the copies of the parent's calls there, which looks like an error that may be
-        retried: their runs must not hear of it, or the child sends the parent's batches again.
-        """
-        self._engine_lock = threading.Lock()
-        for run in self._runs:
-            run.engine = _decided_engine()
-            run.calls = {}
-        self._runs = set()
-        self._topics.clear()
-
-    def _feed(self, run: _Run, event: Event, answer: object = None) -> None:
+    def submit(self, batch: PublishBatch) -> None:
+        """Send a batch. Returns at once; its messages get their outcome, once."""
         try:
-            commands = self._tell(run, event)
-        except Exception as error:  # R8: a defect ends the batch, not the thread
-            _LOGGER.exception("a batch cannot go on after %r", event)
-            commands = self._tell(run, Abandoned(error))
-        self._execute(run, commands, answer)
+            self.rpc.commit(batch)
+            with self._engine_lock:
+                orders = self._runs.commit(batch, self._clock())
+            carry_out(orders, batch, self)
+        except BaseException as error:  # noqa: BLE001 - R8: every accepted publish ends
+            with self._engine_lock:
+                orders = self._runs.end(batch, error, self._clock())
+            carry_out(orders, batch, self)
 
-    def _tell(self, run: _Run, event: Event) -> list[Command]:
+    def abandon(self, error: BaseException) -> None:
+        """End every batch under way with ``error``."""
+        for batch in list(self._runs.batches.values()):
+            self._feed(batch, Abandoned(error))
+
+    def reset_after_fork(self, error: BaseException) -> None:
+        """Start empty in a forked child, where the messages under way have this error."""
+        self._engine_lock = self._library.guard()
+        self._runs.reset_after_fork()
+        self.rpc.reset_after_fork()
+        undecided, self.undecided = self.undecided, set()
+        for batch in undecided:
+            batch.drop_calls()
+            futures, batch.messages = batch.messages, []
+            fail_after_fork(futures, error)
+
+    def _feed(
+        self, batch: PublishBatch, event: Event, answer: object = None, ended: int | None = None
+    ) -> None:
+        """Tell of an event, such as the end of attempt ``ended``, and do what is to be done."""
         with self._engine_lock:
-            return self._handle(run, event)
+            if ended is not None:
+                batch.take_call(ended)
+            orders = self._runs.handle(batch, event, self._clock())
+        carry_out(orders, batch, self, answer)
 
-    def _handle(self, run: _Run, event: Event) -> list[Command]:
-        """Hand an event to the engine, and keep all that hangs on it in step.
+    # --- Orders.
 
-        The engine lock is held.
-        """
-        engine = run.engine
-        now = self._clock()
-        commands = engine.handle(event, now)
-        if event is _COMMITTED:
-            run.committed_at = now
-        else:
-            run.topic.count(run, event, commands, engine.original_latency, now)
-        next_wakeup = engine.next_wakeup
-        if next_wakeup != run.wakeup_at:
-            self._rearm(run, next_wakeup)
-        if engine.decided:
-            self._runs.discard(run)
-        return commands
-
-    def _rearm(self, run: _Run, when: float | None) -> None:
-        if run.wakeup is not None:
-            run.wakeup.cancel()
-        run.wakeup_at = when
-        run.wakeup = None if when is None else self._scheduler.call_at(when, self._on_wake, run)
-
-    def _wake(self, run: _Run) -> None:
-        commands = self._tell(run, _WOKE)
-        if any(isinstance(command, Start) for command in commands):
-            self._workers.submit(self._execute, run, commands)
-        elif run.topic.due:
-            self._workers.submit(self._call_due, run.topic)
-
-    def _execute(self, run: _Run, commands: list[Command], answer: object = None) -> None:
-        for command in commands:
-            if isinstance(command, Start):
-                self._start(run, command)
-            elif isinstance(command, Cancel):
-                self._cancel(run, command.attempt)
-            elif isinstance(command, Resolve):
-                run.batch.succeed(answer, command.attempt)
-            elif isinstance(command, Fail):
-                run.batch.fail(command)
-        if run.topic.due:
-            self._workers.submit(self._call_due, run.topic)
-
-    def _call_due(self, topic: TopicState) -> None:
+    def start(self, batch: PublishBatch, attempt: int, timeout: float | None) -> None:
+        """Send an attempt, unless the batch was decided meanwhile."""
+        is_logged = attempt != ORIGINAL and hedge_log.is_wanted()
         with self._engine_lock:
-            due, topic.due = topic.due, []
-        for call in due:
-            call()
-
-    def _start(self, run: _Run, command: Start) -> None:
-        attempt = command.attempt
-        logged = attempt != ORIGINAL and hedge_log.is_wanted()
-        with self._engine_lock:
-            if attempt not in run.engine.in_flight:
+            if not self._runs.is_wanted(batch, attempt, self._clock(), is_logged=is_logged):
                 return
-            run.topic.attempts += 1
-            if attempt != ORIGINAL:
-                run.topic.hedge_sent(run, attempt, self._clock(), logged=logged)
         try:
-            call = run.batch.send(attempt, command.timeout)
+            call = self.rpc.start(batch, attempt, timeout)
         except BaseException as error:
-            self._failed(run, attempt, error)
+            self._failed(batch, attempt, error)
             if isinstance(error, Exception):
                 return
-            raise  # a KeyboardInterrupt on the thread that publishes is the user's
+            raise  # not of a request's, but of a signal handler's or of a thread that is to end
         with self._engine_lock:
-            wanted = attempt in run.engine.in_flight
-            if wanted:
-                run.calls[attempt] = call
-            else:
-                # Decided while it was being sent, so that nobody could cancel it yet.
-                run.topic.attempts_cancelled += 1
-        if wanted:
-            call.add_done_callback(partial(self._on_end, run, attempt))
+            # If not, it was decided while it was being sent, and nobody could cancel it yet.
+            is_wanted = attempt in batch.run.in_flight
+            batch.run.topic.attempts_cancelled += not is_wanted
+            if is_wanted:
+                batch.keep_call(attempt, call)
+        if is_wanted:
+            self.rpc.when_ended(call, self._on_end, batch, attempt)
         else:
-            run.batch.cancel(call)
+            self.rpc.cancel(call)
 
-    def _cancel(self, run: _Run, attempt: int) -> None:
+    def cancel(self, batch: PublishBatch, attempt: int) -> None:
+        """Cancel the request of an attempt."""
         with self._engine_lock:
-            call = run.calls.pop(attempt, None)
-            run.topic.attempts_cancelled += call is not None
+            call = batch.take_call(attempt)
+            batch.run.topic.attempts_cancelled += call is not None
         if call is not None:
-            run.batch.cancel(call)
+            self.rpc.cancel(call)
 
-    def _ended(self, run: _Run, attempt: int, call: Call) -> None:
-        """Take in the end of an RPC, on gRPC's thread."""
-        if run.engine.decided:
-            # R7: a loser, most likely cancelled by us; no predicate shall see it. We cancel only
-            # what was decided before, so this look needs no lock.
+    def wake_at(self, batch: PublishBatch, when: float) -> None:
+        """Set the batch's timer. Nothing of a decided batch stays until it is due."""
+        self._library.call_at(when, self._on_wake, batch.run.number)
+
+    def resolve(self, batch: PublishBatch, answer: Any, attempt: int) -> None:
+        """Resolve the futures with the message ids."""
+        self.rpc.stored(batch, attempt)
+        self._end(batch, answer, None, attempt)
+
+    def fail(self, batch: PublishBatch, failure: Fail) -> None:
+        """Fail the futures with what the official client would raise."""
+        self._end(batch, None, batch.error_of(failure))
+
+    def call(self, order: Call) -> None:
+        """Call something on a worker."""
+        self._workers.submit(order.function)
+
+    # --- Events.
+
+    def _wake(self, number: int) -> None:
+        batch = self._runs.batches.get(number)
+        if batch is None:
             return
         with self._engine_lock:
-            run.calls.pop(attempt, None)
+            orders = self._runs.handle(batch, WOKE, self._clock())
+        if self.runs_users_code(batch) and any(isinstance(order, Start) for order in orders):
+            self._workers.submit_urgent(carry_out, orders, batch, self)
+        else:
+            carry_out(orders, batch, self)
+
+    def _ended(self, batch: PublishBatch, attempt: int, call: Any) -> None:
+        """Take in the end of a request, on gRPC's thread."""
+        if batch.run.decided:
+            # R7: a loser, most likely cancelled by us; no predicate shall see it. We cancel only
+            # what was decided before, so this needs no lock.
+            return
+        # A finalizer that the garbage collector runs in here must not wait for this very thread.
+        must_not_wait, ident = self._library.must_not_wait, threading.get_ident()
+        must_not_wait.add(ident)
         try:
-            answer = run.batch.outcome(call)
+            answer = self.rpc.outcome(batch, call)
         except BaseException as error:  # noqa: BLE001 - R8
-            self._failed(run, attempt, error)
+            self._failed(batch, attempt, error)
         else:
-            self._feed(run, Succeeded(attempt) if attempt else ORIGINAL_SUCCEEDED, answer)
+            event = Succeeded(attempt) if attempt else ORIGINAL_SUCCEEDED
+            self._feed(batch, event, answer, attempt)
+        finally:
+            must_not_wait.discard(ident)
 
-    def _failed(self, run: _Run, attempt: int, error: BaseException) -> None:
+    def _failed(self, batch: PublishBatch, attempt: int, error: BaseException) -> None:
         if attempt == ORIGINAL:
-            self._workers.submit(self._judge, run, error)
+            self._workers.submit_urgent(self._judge, batch, error)
         else:
-            self._feed(run, Failed(attempt, error))
+            self._feed(batch, Failed(attempt, error), None, attempt)
 
-    def _judge(self, run: _Run, error: BaseException) -> None:
+    def _judge(self, batch: PublishBatch, error: BaseException) -> None:
+        # Cancelling is for the library's thread: a fork waits for that one, and for no worker.
+        self._library.post(self._feed, batch, batch.judge(error), None, ORIGINAL)
+
+    # --- Outcomes.
+
+    def _end(
+        self,
+        batch: PublishBatch,
+        ids: list[str] | None,
+        error: BaseException | None,
+        attempt: int = ORIGINAL,
+    ) -> None:
+        if batch.tracing is None:
+            self._settle(batch, ids, error)
+        else:  # what exports the spans is a user's code
+            self._workers.submit_urgent(self._end_spans_and_settle, batch, ids, error, attempt)
+
+    def _end_spans_and_settle(
+        self,
+        batch: PublishBatch,
+        ids: list[str] | None,
+        error: BaseException | None,
+        attempt: int = ORIGINAL,
+    ) -> None:
         try:
-            event: Event = run.batch.judge(error)
-        except BaseException as defect:  # noqa: BLE001 - R8: the predicate or on_error raised
-            event = Abandoned(defect)
-        self._feed(run, event)
+            batch.end_spans(ids, error, attempt)  # first, as officially
+        finally:  # R8: not even a SystemExit in there keeps the publish from ending
+            self._settle(batch, ids, error)
+
+    def _settle(
+        self, batch: PublishBatch, ids: list[str] | None, error: BaseException | None
+    ) -> None:
+        if batch.permit is not None:
+            self._flow_control.release(batch.permit)
+        nothing: list[PublishFuture] = []  # made before: see ``future``
+        futures, batch.messages = batch.messages, nothing
+        settle(futures, _NO_IDS if ids is None else ids, error)
+        batch.request = None
+        self.undecided.discard(batch)  # atomic
+
+    # --- Without other threads: at the end of the interpreter, or where none can be started.
+
+    def send_and_wait(self, batch: PublishBatch, deadline: float) -> bool:
+        """Commit, send and decide a batch on this thread, without a hedge; return if in time."""
+        try:
+            self.rpc.commit(batch)
+            ids = self._call_until(batch, deadline)
+        except BaseException as error:
+            self._end_spans_and_settle(batch, None, error)
+            if not isinstance(error, Exception):
+                raise  # a signal handler's is for whoever waits here
+            verdict = batch.judge(error)
+            return not (isinstance(verdict, Failed) and verdict.transient)
+        self._end_spans_and_settle(batch, ids, None)
+        return True
+
+    def _call_until(self, batch: PublishBatch, deadline: float) -> list[str]:
+        while True:
+            try:
+                return self.rpc.call(batch, deadline - self._clock())
+            except Exception as error:
+                verdict = batch.judge(error)
+                backoff = verdict.backoff if isinstance(verdict, Failed) else None
+                if backoff is None or self._clock() + backoff >= deadline:
+                    raise
+                time.sleep(backoff)

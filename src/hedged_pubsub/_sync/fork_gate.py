@@ -1,7 +1,7 @@
-"""Keeps our threads out of gRPC's core while the process forks.
+"""Keeps workers out of gRPC's core while the process forks.
 
-If a thread is inside gRPC's core when another one forks, gRPC skips what it does to make the child
-work, and calls in the child hang. It parks its own threads; ours are held here.
+If a thread is inside gRPC's core during a fork, gRPC does not prepare the child, and calls in the
+child hang. gRPC holds its own threads, ``Parking`` the library's, and this module the workers.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from types import TracebackType
 from typing import Final
 
 _PATIENCE: Final = 1.0
-"""Seconds that a fork waits for threads to come out. Starting or cancelling a call takes about a
-tenth of a millisecond; whoever takes longer is not waited for."""
+"""Seconds that a fork waits for threads inside. Starting or cancelling a call takes 0.1 ms."""
 
 
 class ForkGate:
-    """A context manager for calling gRPC inside of it. No lock is taken while nobody forks."""
+    """A context manager around calls of gRPC. It takes no lock unless the process forks."""
 
     def __init__(self) -> None:
         # Appending and popping are atomic, which adding to a number is not.
@@ -27,7 +25,7 @@ class ForkGate:
         self._opened = threading.Event()
 
     def __enter__(self) -> None:
-        # First in, then look: so either this thread sees that the gate is closed, or whoever
+        # Enter first, then check: either this thread sees that the gate is closed, or whoever
         # closed it sees this thread.
         self._inside.append(None)
         while self._closed:
@@ -35,12 +33,7 @@ class ForkGate:
             self._opened.wait()
             self._inside.append(None)
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._inside.pop()
 
     def close(self) -> None:
@@ -56,6 +49,6 @@ class ForkGate:
         self._closed = False
         self._opened.set()
 
-    def start_anew(self) -> None:
-        """Forget the threads that a forked child does not have."""
+    def reset_after_fork(self) -> None:
+        """Forget the threads inside, which a forked child does not have."""
         self.__init__()  # type: ignore[misc]

@@ -1,15 +1,14 @@
-"""What becomes of accepted messages when the process forks or ends.
+"""What happens to accepted messages when the process forks or ends.
 
-* Fork: the parent's messages stay the parent's. In the child every publisher starts empty, with
-  locks and threads of its own; the copies of the parent's futures fail there with a clear error.
-* End of the interpreter: what was accepted is sent, with a bounded wait, and what could not be is
-  counted in a warning.
+* Fork: the parent sends its messages. In the child every publisher starts empty, with locks and
+  threads of its own; the copies of the parent's futures fail there.
+* End of the interpreter: what was accepted is sent, with a bounded wait, and a warning counts what
+  could not be stored.
 """
 
 from __future__ import annotations
 
 import atexit
-import concurrent.futures
 import logging
 import os
 import sys
@@ -17,53 +16,59 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from hedged_pubsub._sync import future, threads
-from hedged_pubsub._sync.batcher import Batcher
+from hedged_pubsub._core import log
+from hedged_pubsub._sync import threads
+from hedged_pubsub._sync.library_thread import Parking
+from hedged_pubsub._sync.sender import Sender, undecided_after
 
-_LOGGER = logging.getLogger(__name__)
+_PATIENCE = 1.0
+"""Seconds that a fork waits for the library's thread. It runs no user's code: 0.1 ms is enough."""
 
-# Every batcher that is alive, and the seconds that the end of the interpreter waits for it.
-_batchers: weakref.WeakKeyDictionary[Batcher, float] = weakref.WeakKeyDictionary()
+# For each sender that is alive, the seconds that the end of the interpreter waits for it.
+_senders: weakref.WeakKeyDictionary[Sender, float] = weakref.WeakKeyDictionary()
 
 
-def look_after(batcher: Batcher, exit_timeout: float) -> None:
-    """Look after a batcher at a fork and at the end of the interpreter.
-
-    Args:
-        batcher: Whose messages are to be sent; not kept alive.
-        exit_timeout: Seconds to wait for them at most when the interpreter ends.
-    """
-    _batchers[batcher] = exit_timeout
+def register(sender: Sender, exit_timeout: float) -> None:
+    """Send its messages when the interpreter ends, and reset it after a fork, while it is alive."""
+    _senders[sender] = exit_timeout
 
 
 def send_before_exit() -> None:
-    """Send what was accepted and refuse what comes later; for the end of the interpreter."""
+    """Send what was accepted and refuse what comes later, as the interpreter ends."""
     start = threads.CLOCK()
-    batchers = list(_batchers.items())
+    senders = list(_senders.items())
     on_this_thread = not _can_start_threads()
+    for sender, _timeout in senders:
+        sender.refuse("Cannot publish while the interpreter shuts down.")
     given_up = [
-        batcher.send_last(on_this_thread=on_this_thread, deadline=start + timeout)
-        for batcher, timeout in batchers
+        sum(
+            batch.count
+            for batch in sender.hold_back()
+            if not sender.driver.send_and_wait(batch, start + timeout)
+        )
+        if on_this_thread
+        else 0
+        for sender, timeout in senders
     ]
-    for (batcher, timeout), lost in zip(batchers, given_up, strict=True):
-        time_left = max(0.0, start + timeout - threads.CLOCK())
-        _, undecided = concurrent.futures.wait(batcher.undecided(), time_left)
-        if lost or undecided:
-            _LOGGER.warning(
+    accepted = [sender.send_all() for sender, _timeout in senders]
+    for (_sender, timeout), lost, futures in zip(senders, given_up, accepted, strict=True):
+        lost += undecided_after(futures, max(0.0, start + timeout - threads.CLOCK()))
+        if lost:
+            log.write(
+                logging.WARNING,
                 "%d messages were not stored when the interpreter ended, %g s after the last "
                 "chance to publish: call flush() or close() before, or raise exit_timeout",
-                lost + len(undecided),
+                lost,
                 timeout,
             )
-    if batchers:
-        # Done-callbacks of what was decided just now.
-        threads.WORKERS.wait_until_idle(
-            start + max(timeout for _, timeout in batchers) - threads.CLOCK()
-        )
+    if senders:
+        # For the done-callbacks of what has just ended.
+        longest = max(timeout for _, timeout in senders)
+        threads.WORKERS.wait_until_idle(start + longest - threads.CLOCK())
 
 
 def _can_start_threads() -> bool:
-    """Tell whether new threads are still allowed; some Python versions forbid them by now."""
+    """Check whether threads can be started, which some Python versions forbid by now."""
     try:
         thread = threading.Thread(target=lambda: None, daemon=True)
         thread.start()
@@ -73,25 +78,34 @@ def _can_start_threads() -> bool:
     return True
 
 
+# By the thread that forks.
+_parkings: dict[int, Parking] = {}
+
+
 def _before_fork() -> None:
     _prepare_multiprocessing()
+    _parkings[threading.get_ident()] = threads.LIBRARY.park(_PATIENCE)
     threads.FORK_GATE.close()
 
 
-def _start_anew_in_child() -> None:
-    threads.FORK_GATE.start_anew()
-    future.start_anew()
-    threads.SCHEDULER.start_anew()
-    threads.WORKERS.start_anew()
-    for batcher in list(_batchers):
-        batcher.start_anew()
+def _after_fork_in_parent() -> None:
+    threads.FORK_GATE.open()
+    _parkings.pop(threading.get_ident()).end()
+
+
+def _reset_in_child() -> None:
+    _parkings.clear()
+    threads.FORK_GATE.reset_after_fork()
+    threads.LIBRARY.reset_after_fork()
+    threads.WORKERS.reset_after_fork()
+    for sender in list(_senders):
+        sender.reset_after_fork()
 
 
 def _prepare_multiprocessing() -> None:
-    """See to it that a child of ``multiprocessing`` sends its messages too.
+    """Let a child of ``multiprocessing`` send its messages too.
 
-    Such a child ends without the interpreter's exit handlers; it has finalizers of its own, which
-    are cleared when it starts, so that they have to be made after that.
+    It ends without exit handlers, but with finalizers, which can only be made once it has started.
     """
     util = sys.modules.get("multiprocessing.util")
     if util is not None and not _multiprocessing_is_prepared:
@@ -106,9 +120,9 @@ _multiprocessing_is_prepared: list[bool] = []
 
 atexit.register(send_before_exit)
 if hasattr(os, "register_at_fork"):
-    # Of what is registered for the time before a fork, the last comes first: ours, then gRPC's.
+    # Before a fork, the last one registered is called first: ours before gRPC's.
     os.register_at_fork(
         before=_before_fork,
-        after_in_parent=threads.FORK_GATE.open,
-        after_in_child=_start_anew_in_child,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_reset_in_child,
     )

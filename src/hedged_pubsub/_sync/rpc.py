@@ -1,280 +1,148 @@
-"""The publish RPC on gRPC's synchronous channels, started without waiting for it."""
+"""Publish requests on gRPC's synchronous channels, started without waiting for them."""
 
 from __future__ import annotations
 
+import _thread
 import contextvars
 import logging
-import math
-import threading
 from collections.abc import Callable
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import grpc
 from google.api_core import exceptions
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
-from hedged_pubsub._channels import MakeChannel
-from hedged_pubsub._official import connect
-from hedged_pubsub._rpc import PublishMethod
+from hedged_pubsub._core.events import ORIGINAL
+from hedged_pubsub._google import official, rpc
+from hedged_pubsub._google.batch import PublishBatch
+from hedged_pubsub._google.channels import MakeChannel
+from hedged_pubsub._google.direct_call import DirectCall, direct_start
+from hedged_pubsub._google.method import PublishMethod
 from hedged_pubsub._sync import threads
-from hedged_pubsub._sync.direct_call import direct_start
-from hedged_pubsub._sync.driver import Call
-from hedged_pubsub._sync.scheduler import Scheduler
+from hedged_pubsub._sync.library_thread import LibraryThread
 from hedged_pubsub._sync.workers import Workers
-from hedged_pubsub.connections import (
-    FIRST_PAUSE,
-    LOOK_INTERVAL,
-    MAX_PAUSE,
-    Connection,
-    Connections,
-)
-from hedged_pubsub.events import ORIGINAL
-
-_LOGGER = logging.getLogger(__name__)
 
 
 class SyncPublishMethod(PublishMethod):
-    """The publish method of one synchronous channel.
+    """The publish method of one synchronous channel; ``start`` takes what ``future`` takes."""
 
-    Attributes:
-        start: Starts a call; takes what gRPC's ``future`` takes.
-    """
-
-    def __init__(self, transport: PublisherGrpcTransport, channel: Any = None) -> None:
-        super().__init__(transport, channel)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         future = self.multicallable.future
         self.start: Callable[..., Any]
         if self.is_plain:
-            self.start = direct_start(self.multicallable)
+            self.start = direct_start(self.multicallable, _report)
         else:
             # Interceptors find an empty context, as on the official client's threads: who happens
             # to publish the last message of a batch, within a span perhaps, has no part in it.
             self.start = lambda *args, **kwargs: contextvars.Context().run(future, *args, **kwargs)
 
 
-SyncConnection = Connection[SyncPublishMethod]
+def _report(error: Exception) -> None:
+    threads.log_later(
+        logging.ERROR, "the end of a publish request could not be taken in", error=error
+    )
 
 
-class PublishRpc:
-    """The publish RPC of one publisher, and the connections that it travels on.
+class PublishRpc(rpc.PublishRpc[SyncPublishMethod]):
+    """The publish requests of one publisher. Workers open its connections, and close them."""
 
-    Args:
-        transport: Where requests go.
-        make_channel: Makes a channel with a connection of its own, for hedges; ``None`` if there
-            is none.
-        scheduler: Looks after connections that are opening.
-        workers: Open connections, and close them.
-        clock: Monotonic seconds, the scheduler's.
-    """
+    method_class = SyncPublishMethod
 
     def __init__(
         self,
         transport: PublisherGrpcTransport,
         make_channel: MakeChannel | None,
-        scheduler: Scheduler,
+        library: LibraryThread,
         workers: Workers,
         clock: Callable[[], float],
     ) -> None:
-        self._transport = transport
-        self._make_channel = make_channel
-        self._scheduler = scheduler
+        self._library = library
         self._workers = workers
-        self._clock = clock
-        self._publish = SyncPublishMethod(transport)
-        self._connections = Connections(self._publish)
-        # Guards which connections there are. Nothing is called while it is held.
-        self._connection_lock = threading.Lock()
-        self._look_at = math.inf if make_channel is None else -math.inf
-        self._closed = False
+        super().__init__(transport, make_channel, lock=library.guard(), clock=clock)
 
-    def start_anew(self) -> None:
-        """Forget the parent's calls, in a forked child; gRPC looks after the channels."""
-        self._connection_lock = threading.Lock()
-        self._connections.start_anew()
-        self._look_at = math.inf if self._make_channel is None else -math.inf
+    def reset_after_fork(self) -> None:
+        """Forget the parent's calls, in a forked child; gRPC sees to the channels."""
+        self._lock = self._library.guard()
+        self._connections.reset_after_fork()
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether no interceptor sits on the client's channel."""
-        return self._publish.is_plain
-
-    def prepare(self, serialized: bytes) -> Any:
-        """Return a request as the client's channel takes it; all attempts share it."""
-        return self._publish.prepare(serialized)
-
-    def connection(self, attempt: int) -> SyncConnection:
-        """Return the connection that an attempt travels on; it has to be started next."""
-        if self._clock() >= self._look_at:
-            self._begin_to_look()
-        connection = self._connections.of(attempt)
-        if connection.own:
-            with self._connection_lock:
-                connection = self._connections.of(attempt)
-                connection.starting += 1  # so that it is not closed before ``start``
-        return connection
-
-    def start(
-        self,
-        connection: SyncConnection,
-        request: Any,
-        topic: str,
-        attempt: int,
-        publish_start_time: float,
-        timeout: float | None,
-    ) -> Call:
-        """Start one RPC.
-
-        Args:
-            connection: What ``connection`` returned.
-            request: What ``prepare`` returned.
-            topic: The full name of the topic.
-            attempt: 0 for the original, else the number of the hedge.
-            publish_start_time: For the telemetry header; wall seconds.
-            timeout: Seconds, or ``None`` for no limit.
-        """
-        method = connection.method
-        if not connection.own:
-            arguments = method.arguments(topic, attempt, publish_start_time)
-            with threads.FORK_GATE:
-                return cast("Call", method.start(request, timeout, **arguments))
+    def start(self, batch: PublishBatch, attempt: int, timeout: float | None) -> Any:
+        """Start a request and return its call, as gRPC's ``future()`` does."""
+        connection, timeout = self.begin(batch, attempt, timeout)
+        method, request, call = connection.method, batch.request, None
         try:
-            arguments = method.arguments(topic, attempt, publish_start_time)
-            prepared = method.prepare(request)
-            with threads.FORK_GATE:
-                call = cast("Call", method.start(prepared, timeout, **arguments))
-            connection.in_flight.add(call)
+            arguments = method.arguments(batch.topic, attempt, batch.publish_start_time)
+            if connection.own:
+                request = method.prepare(request)
+            # A fork waits for the library's thread, and for no interceptor of the user's, which
+            # may take its time.
+            if method.is_plain and _thread.get_ident() != self._library.ident:
+                with threads.FORK_GATE:
+                    call = method.start(request, timeout, **arguments)
+            else:
+                call = method.start(request, timeout, **arguments)
         finally:
-            with self._connection_lock:
-                connection.starting -= 1
+            if connection.own:
+                self.started(connection, call)
         return call
 
-    def cancel(self, call: Call) -> None:
-        """Cancel an RPC if it has not ended."""
-        with threads.FORK_GATE:
-            cast("Any", call).cancel()
+    def when_ended(
+        self, call: Any, callback: Callable[[Any, int, Any], object], batch: Any, attempt: int
+    ) -> None:
+        """Call ``callback(batch, attempt, call)`` once a request has ended, at once if it has."""
+        if isinstance(call, DirectCall):
+            call.when_ended(callback, batch, attempt)
+        else:
+            call.add_done_callback(partial(callback, batch, attempt))
+
+    def cancel(self, call: Any) -> None:
+        """Cancel a request if it has not ended."""
+        call.cancel()
         self.ended(call)
 
-    def ended(self, call: Call) -> None:
-        """Take note that an RPC has ended, or was cancelled."""
-        for connection in self._connections.own:
-            if connection.in_flight:
-                connection.in_flight.discard(call)
-                if not self._connections.uses(connection):
-                    self._close_drained()
-
-    def overtaken(self, loser: SyncConnection, winner: SyncConnection) -> None:
-        """Take note that a hedge on one connection decided a batch of another."""
-        winner.heard()
-        if loser is winner or not loser.overtaken(self._clock()):
-            return
-        with self._connection_lock:
-            dead = self._connections.give_way(loser)
-        if dead:
-            self._workers.submit(self._replace)
-
-    def _begin_to_look(self) -> None:
-        with self._connection_lock:
-            if self._look_at == math.inf:
-                return  # another thread does
-            self._look_at = math.inf
-            is_open = self._connections.newest is not None
-        self._workers.submit(self._look_after if is_open else self._open)
-
-    def _replace(self) -> None:
-        _LOGGER.warning("a connection answers nothing any more; publishing goes on on another one")
-        self._open()
-
-    def _open(self) -> None:
-        """Open a connection for hedges. On a worker: it takes a millisecond or two."""
-        self._close_drained()
-        make_channel = self._make_channel
-        with self._connection_lock:
-            if self._closed or make_channel is None:
-                return
-            if not self._connections.may_open:
-                self._connections.fall_back()
-                self._look_at = self._clock() + LOOK_INTERVAL
-                return
+    def outcome(self, batch: PublishBatch, call: Any) -> list[str]:
+        """Return the message ids of an ended request, or raise as the official client would."""
+        self.ended(call)
         try:
-            with threads.FORK_GATE:
-                channel = make_channel()
-            method = SyncPublishMethod(self._transport, channel)
-        except Exception:
-            _LOGGER.exception("no second connection can be opened; hedges share the first one")
-            with self._connection_lock:
-                self._connections.fall_back()
-            return
-        if self._take(method):
-            self._look_after()
-        else:
-            channel.close()
+            response = call.result()
+        except grpc.RpcError as error:
+            raise exceptions.from_grpc_error(error) from error
+        except grpc.FutureCancelledError as error:
+            raise exceptions.Cancelled("the publish request was cancelled locally") from error
+        return batch.check(list(response.message_ids), threads.log_later)
 
-    def _take(self, method: SyncPublishMethod) -> bool:
-        with self._connection_lock:
-            if self._closed:
-                return False
-            self._connections.open(method)
-            return True
-
-    def _look_after(self, pause: float = FIRST_PAUSE) -> None:
-        """Connect the newest connection unless it is, and look again in time (C1, C5, C6)."""
-        connection = self._connections.newest
-        if connection is None:  # closed
-            return
-        with threads.FORK_GATE:
-            is_ready = connect(connection.method.channel)
-        with self._connection_lock:
-            if is_ready:
-                self._connections.connected()
-            if is_ready or pause >= MAX_PAUSE:
-                # With the next batch after that: nobody connects for a publisher that is idle.
-                self._look_at = self._clock() + (LOOK_INTERVAL if is_ready else MAX_PAUSE)
-                return
-        self._scheduler.call_at(self._clock() + pause, self._look_after, 2 * pause)
-
-    def _close_drained(self) -> None:
-        with self._connection_lock:
-            drained = self._connections.drained()
-        for connection in drained:
-            # Not here: this may be gRPC's thread, which closing waits for.
-            self._workers.submit(connection.method.channel.close)
+    def call(self, batch: PublishBatch, timeout: float) -> list[str]:
+        """Send the original and wait for its message ids; needs no other thread."""
+        method = self._connections.of(ORIGINAL).method
+        request = method.prepare(batch.request)
+        arguments = method.arguments(batch.topic, ORIGINAL, batch.publish_start_time)
+        try:
+            response = method.multicallable(request, timeout, **arguments)
+        except grpc.RpcError as error:
+            raise exceptions.from_grpc_error(error) from error
+        return batch.check(list(response.message_ids), threads.log_later)
 
     def close(self) -> None:
         """Close the connections that were opened here; the client's channel is its own to close."""
-        with self._connection_lock:
-            self._closed = True
-            own, self._connections.own = self._connections.own, []
+        with self._lock:
+            own = self._connections.close()
         for connection in own:
             connection.method.channel.close()
 
-    def call(
-        self, request: Any, topic: str, publish_start_time: float, timeout: float
-    ) -> list[str]:
-        """Send the original and wait for its message ids; needs no other thread.
+    def _soon(self, function: Callable[[], object]) -> None:
+        self._workers.submit_urgent(function)
 
-        Raises:
-            google.api_core.exceptions.GoogleAPICallError: What the official client would raise.
-        """
-        method = self._connections.of(ORIGINAL).method
-        prepared = method.prepare(request)
-        arguments = method.arguments(topic, ORIGINAL, publish_start_time)
-        try:
-            response = method.multicallable(prepared, timeout, **arguments)
-        except grpc.RpcError as error:
-            raise exceptions.from_grpc_error(error) from error
-        return list(response.message_ids)
+    def _later(self, seconds: float, function: Callable[..., object], *args: Any) -> None:
+        self._library.call_at(self._clock() + seconds, function, *args)
 
+    def _connect(self, channel: Any) -> bool:
+        return official.connect(channel)
 
-def message_ids(call: Call) -> list[str]:
-    """Return the message ids that an ended RPC was answered with.
+    def _open_channel(self, make_channel: MakeChannel) -> Any:
+        with threads.FORK_GATE:
+            return make_channel()
 
-    Raises:
-        google.api_core.exceptions.GoogleAPICallError: What the official client would raise.
-    """
-    try:
-        response = cast("Any", call).result()
-    except grpc.RpcError as error:
-        raise exceptions.from_grpc_error(error) from error
-    except grpc.FutureCancelledError as error:
-        raise exceptions.Cancelled("the publish request was cancelled locally") from error
-    return list(response.message_ids)
+    def _close_channel(self, channel: Any) -> None:
+        # Not here: this may be gRPC's thread, which closing waits for.
+        self._workers.submit_urgent(threads.close, channel)

@@ -1,89 +1,52 @@
-"""Flow control on an event loop: the official limits, and waiting without blocking."""
+"""Flow control on an event loop: whoever has to wait awaits."""
 
 from __future__ import annotations
 
 import asyncio
-import collections
+from collections.abc import Iterable
 
-from google.cloud.pubsub_v1.publisher.exceptions import FlowControlLimitError
-from google.cloud.pubsub_v1.types import LimitExceededBehavior, PublishFlowControl
+from google.cloud.pubsub_v1.types import PublishFlowControl
+
+from hedged_pubsub._core.flow_control import Permit
+from hedged_pubsub._google import options
 
 
 class FlowControl:
-    """Lends credit for messages, first come, first served.
-
-    Args:
-        settings: The publisher options'.
-
-    Attributes:
-        counts: Whether it counts at all; by default it does not.
-    """
+    """The limits of one publisher, first come, first served; ``counts`` tells if there are any."""
 
     def __init__(self, settings: PublishFlowControl) -> None:
-        self._message_limit: int = settings.message_limit
-        self._byte_limit: int = settings.byte_limit
-        self._refuses = settings.limit_exceeded_behavior == LimitExceededBehavior.ERROR
-        self.counts = settings.limit_exceeded_behavior != LimitExceededBehavior.IGNORE
-        self._messages = 0
-        self._bytes = 0
-        self._waiting: collections.deque[tuple[int, asyncio.Future[None]]] = collections.deque()
+        self._count = options.flow_control(settings)
+        self.counts = self._count.counts
 
-    async def borrow(self, size: int) -> None:
-        """Take credit for one message; waits for it if the options say so.
-
-        Args:
-            size: The serialized message's, in bytes.
+    async def add(self, size: int) -> Permit:
+        """Count a message of so many bytes, and return what is to be released.
 
         Raises:
-            google.cloud.pubsub_v1.publisher.exceptions.FlowControlLimitError: If the message would
-                exceed the limits, and the options say not to wait, or it alone exceeds them.
+            google.cloud.pubsub_v1.publisher.exceptions.FlowControlLimitError: As in the
+                synchronous publisher.
         """
-        if not self._waiting and self._fits(size):
-            self._take(size)
-            return
-        if self._refuses:
-            raise FlowControlLimitError(
-                "Flow control limits would be exceeded - "
-                f"{self._load(self._messages + 1, self._bytes + size)}."
-            )
-        if size > self._byte_limit or self._message_limit < 1:
-            raise FlowControlLimitError(
-                "Total flow control limits too low for the message, would block forever - "
-                f"{self._load(1, size)}."
-            )
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, granted))
+        permit = Permit(size)
         try:
-            await granted
-        except asyncio.CancelledError:
-            if granted.cancelled():
-                self._waiting.remove((size, granted))
-                self._grant()  # it may have stood before ones that fit
-            else:
-                self.give_back(size)  # it was granted in the same moment
+            if not self._count.admit(permit):
+                permit.wake = asyncio.get_running_loop().create_future()
+                self._wake(self._count.pump())
+                await permit.wake
+        except BaseException:  # cancelled above all, perhaps when it was just admitted
+            self.release(permit)
             raise
+        return permit
 
-    def give_back(self, size: int) -> None:
-        """Return the credit of one message."""
-        self._messages -= 1
-        self._bytes -= size
-        self._grant()
+    def release(self, permit: Permit) -> None:
+        """Release one message. Again, it does nothing."""
+        admitted = self._count.release(permit)
+        if admitted:
+            self._wake(admitted)
 
-    def _grant(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][0]):
-            size, granted = self._waiting[0]
-            if granted.cancelled():
-                return  # its task is about to take itself out, and comes here again
-            self._waiting.popleft()
-            self._take(size)
-            granted.set_result(None)
-
-    def _fits(self, size: int) -> bool:
-        return self._messages + 1 <= self._message_limit and self._bytes + size <= self._byte_limit
-
-    def _take(self, size: int) -> None:
-        self._messages += 1
-        self._bytes += size
-
-    def _load(self, messages: int, size: int) -> str:
-        return f"messages: {messages} / {self._message_limit}, bytes: {size} / {self._byte_limit}"
+    def _wake(self, permits: Iterable[Permit]) -> None:
+        for permit in permits:
+            wake: asyncio.Future[None] | None = permit.wake
+            # If it is cancelled, its task is about to release the permit. On a closed loop, whose
+            # coroutines are being thrown away, there is nobody to wake.
+            if wake is not None and not wake.done() and not wake.get_loop().is_closed():
+                wake.set_result(None)
+            self._count.woken(permit)

@@ -12,33 +12,31 @@ from typing import Any, Final
 import grpc.aio
 from google.api_core import gapic_v1
 from google.auth.credentials import AnonymousCredentials
-from google.cloud import pubsub_v1
+from google.cloud.pubsub_v1.types import BatchSettings, PublisherOptions
 from google.pubsub_v1 import PublisherAsyncClient, PublisherClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcAsyncIOTransport
 
-from hedged_pubsub._batch import BatchLimits, make_message, serialize_message
-from hedged_pubsub._channels import second_channel
-from hedged_pubsub._official import publish_defaults
-from hedged_pubsub._options import (
+from hedged_pubsub._core.batching import Limits
+from hedged_pubsub._core.settings import HedgingSettings
+from hedged_pubsub._core.stats import HedgingStats
+from hedged_pubsub._google import messages
+from hedged_pubsub._google.channels import second_channel
+from hedged_pubsub._google.options import (
+    call_policies,
     check_hedging_settings,
     is_switched_off,
     refuse_ordering,
     refuse_transport,
 )
-from hedged_pubsub._tracing import MessageTracing
-from hedged_pubsub.aio.batcher import Batcher
-from hedged_pubsub.aio.driver import Driver
 from hedged_pubsub.aio.flow_control import FlowControl
 from hedged_pubsub.aio.rpc import AsyncPublishRpc
-from hedged_pubsub.call_policy import CallPolicies, CallPolicy
-from hedged_pubsub.settings import HedgingSettings
-from hedged_pubsub.stats import HedgingStats
+from hedged_pubsub.aio.sender import PublishFuture, Sender
 
 _DEFAULT: Final = gapic_v1.method.DEFAULT
 
 _MAX_TURN: Final = 0.001
 """Seconds of publishing after which others get their turn. Nothing is waited for as long as flow
-control has credit, so a task that publishes in a loop would keep all others from running."""
+control has room, so a task that publishes in a loop would keep all others from running."""
 
 _END_TIMEOUT: Final = 1.0
 """Seconds that closing waits for requests that it has cancelled. They end within a few turns of the
@@ -75,8 +73,8 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
 
     def __init__(
         self,
-        batch_settings: pubsub_v1.types.BatchSettings | Sequence[Any] = (),
-        publisher_options: pubsub_v1.types.PublisherOptions | Sequence[Any] = (),
+        batch_settings: BatchSettings | Sequence[Any] = (),
+        publisher_options: PublisherOptions | Sequence[Any] = (),
         *,
         hedging_settings: HedgingSettings | None = HedgingSettings(),  # noqa: B008 - it is frozen
         **kwargs: Any,
@@ -85,7 +83,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         check_hedging_settings(hedging_settings)
         if is_switched_off():
             hedging_settings = None
-        options = pubsub_v1.types.PublisherOptions(*publisher_options)
+        options = PublisherOptions(*publisher_options)
         refuse_ordering(options, "AsyncHedgedPublisher has no ordering: use the official client")
         refuse_transport(kwargs.get("transport"), PublisherGrpcAsyncIOTransport, "'grpc_asyncio'")
         if os.environ.get("PUBSUB_EMULATOR_HOST"):
@@ -101,32 +99,26 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         super().__init__(**kwargs)
         self._hedging_settings = hedging_settings
         self._closed = False
+        self._end: asyncio.Task[None] | None = None
         self._turn_ends: float | None = None  # loop time; none yet in this turn of the loop
         transport = self.transport
         refuse_transport(transport, PublisherGrpcAsyncIOTransport, "'grpc_asyncio'")
-        method_retry, method_timeout = publish_defaults(transport)
-        self._policies = CallPolicies(
-            options_retry=options.retry,
-            options_timeout=options.timeout,
-            method_retry=method_retry,
-            method_timeout=method_timeout,
-            hedge_delay=None if hedging_settings is None else hedging_settings.initial_hedge_delay,
-            asynchronous=True,
-        )
+        self._policies = call_policies(transport, options, hedging_settings, asynchronous=True)
         self._tracing: bool = options.enable_open_telemetry_tracing
         self._flow_control = FlowControl(options.flow_control)
-        self._driver = Driver(hedging_settings, self._loop)
         self._rpc = AsyncPublishRpc(
             transport,
             make_channel,
             self._loop,
             with_telemetry=hedging_settings is not None,
         )
-        self._batcher = Batcher(
-            limits=BatchLimits(pubsub_v1.types.BatchSettings(*batch_settings)),
+        self._sender = Sender(
+            hedging=hedging_settings,
+            limits=Limits(*BatchSettings(*batch_settings)),
             flow_control=self._flow_control,
+            is_traced=self._tracing,
+            usual_policy=self._policies.default,
             rpc=self._rpc,
-            driver=self._driver,
             loop=self._loop,
         )
 
@@ -134,13 +126,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
     def from_service_account_info(
         cls, info: dict[str, Any], *args: Any, **kwargs: Any
     ) -> AsyncHedgedPublisher:
-        """Make a publisher with the credentials of a service account's key.
-
-        Args:
-            info: The parsed key.
-            args: As for the constructor.
-            kwargs: As for the constructor.
-        """
+        """Make a publisher with the credentials of a service account's key, parsed."""
         make: Any = PublisherClient.from_service_account_info
         publisher: AsyncHedgedPublisher = make.__func__(cls, info, *args, **kwargs)
         return publisher
@@ -149,13 +135,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
     def from_service_account_file(
         cls, filename: str, *args: Any, **kwargs: Any
     ) -> AsyncHedgedPublisher:
-        """Make a publisher with the credentials of a service account's key file.
-
-        Args:
-            filename: The path of the key file.
-            args: As for the constructor.
-            kwargs: As for the constructor.
-        """
+        """Make a publisher with the credentials of a service account's key file."""
         make: Any = PublisherClient.from_service_account_file
         publisher: AsyncHedgedPublisher = make.__func__(cls, filename, *args, **kwargs)
         return publisher
@@ -168,15 +148,12 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         return self._hedging_settings
 
     def hedging_stats(self, topic: str | None = None) -> HedgingStats:
-        """Return what batching and hedging did so far.
+        """Return what batching and hedging did so far; see ``HedgedPublisher.hedging_stats``.
 
         Args:
-            topic: The full name of a topic, or ``None`` for all topics together.
-
-        Returns:
-            A snapshot; all zero for a topic that was never published to.
+            topic: The full name of a topic; without one, all topics are added up.
         """
-        return self._driver.stats(topic)
+        return self._sender.driver.stats(topic)
 
     # Of a message, not of a request as in the base class.
     async def publish(  # type: ignore[override]
@@ -184,8 +161,8 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         topic: str,
         data: bytes,
         ordering_key: str = "",
-        retry: Any = _DEFAULT,
-        timeout: Any = _DEFAULT,
+        retry: object = _DEFAULT,
+        timeout: object = _DEFAULT,
         **attrs: bytes | str,
     ) -> str:
         """Publish a message and wait until it is stored.
@@ -197,20 +174,17 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             topic: The full name of the topic.
             data: The message body.
             ordering_key: Not supported; must be empty.
-            retry: A ``Retry`` or ``AsyncRetry``, or ``None`` for no retry; by default that of the
-                publisher options.
-            timeout: Seconds for each request, or ``None`` for no limit; by default that of the
-                publisher options.
+            retry: As for ``HedgedPublisher.publish``; an ``AsyncRetry`` is taken too.
+            timeout: Seconds for each request; likewise.
             attrs: The message's attributes, as text or UTF-8 bytes.
 
         Returns:
             The message id.
 
         Raises:
-            TypeError: If ``data`` is not ``bytes``, an attribute is neither ``str`` nor ``bytes``,
-                or ``retry`` or ``timeout`` is of a type that cannot be interpreted.
-            ValueError: If the hedge delay is not below ``timeout`` and below the timeout of
-                ``retry``, or an ordering key is given.
+            TypeError: If an argument is of a type that cannot be interpreted.
+            ValueError: If an ordering key is given, or if the hedge delay is not below ``timeout``
+                and below the timeout of ``retry``.
             RuntimeError: If the publisher was closed, or is used in another event loop.
             google.cloud.pubsub_v1.publisher.exceptions.FlowControlLimitError: If the message would
                 exceed the limits, and the options say not to wait.
@@ -225,8 +199,8 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         topic: str,
         data: bytes,
         ordering_key: str = "",
-        retry: Any = _DEFAULT,
-        timeout: Any = _DEFAULT,
+        retry: object = _DEFAULT,
+        timeout: object = _DEFAULT,
         **attrs: bytes | str,
     ) -> asyncio.Future[str]:
         """Accept a message and return an awaitable of its id, so that one task can publish many.
@@ -243,8 +217,9 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         self._check_usable()
         if ordering_key != "":
             raise ValueError("AsyncHedgedPublisher has no ordering: ordering_key must be empty")
-        message = make_message(data, attrs) if self._tracing else None
-        body = serialize_message(data, attrs) if message is None else b""
+        future = PublishFuture(loop=self._loop)
+        future.start_time = publish_start_time
+        size = messages.write(future, topic, data, attrs, is_traced=self._tracing)
         if retry is _DEFAULT and timeout is _DEFAULT:
             policy = self._policies.default
         else:
@@ -254,51 +229,37 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             self._loop.call_soon(self._begin_turn)
         elif self._loop.time() >= self._turn_ends:
             await asyncio.sleep(0)
-        if message is not None:
-            return await self._enqueue_traced(topic, message, policy, publish_start_time)
-        if self._flow_control.counts:
-            await self._flow_control.borrow(len(body))
-        return self._add(topic, body, policy, publish_start_time, None)
+        await self._pass_flow_control(future, size)
+        try:
+            messages.check_size(topic, len(future.prefix) + len(future.body))
+            self._check_usable()  # again: it may have been closed while flow control held this task
+            if future.tracing is not None:
+                future.tracing.batched()
+        except BaseException as error:
+            if future.permit is not None:
+                self._flow_control.release(future.permit)
+            if future.tracing is not None:
+                future.tracing.refused(error)
+            raise
+        self._sender.add(topic, future, policy)
+        return future
 
     def _begin_turn(self) -> None:
         self._turn_ends = None
 
-    async def _enqueue_traced(
-        self, topic: str, message: Any, policy: CallPolicy, publish_start_time: float
-    ) -> asyncio.Future[str]:
-        tracing = MessageTracing(message, topic)
-        body: bytes = message.SerializeToString()
-        tracing.wait_for_credit()
-        try:
-            if self._flow_control.counts:
-                await self._flow_control.borrow(len(body))
-        except BaseException as error:
-            tracing.refused_credit(error)
-            raise
-        tracing.got_credit()
-        try:
-            future = self._add(topic, body, policy, publish_start_time, tracing)
-        except BaseException as error:
-            tracing.refused(error)
-            raise
-        tracing.batched()
-        return future
-
-    def _add(
-        self,
-        topic: str,
-        body: bytes,
-        policy: CallPolicy,
-        publish_start_time: float,
-        tracing: MessageTracing | None,
-    ) -> asyncio.Future[str]:
-        try:
-            self._check_usable()  # again: it may have been closed while flow control held this task
-            return self._batcher.add(topic, body, policy, publish_start_time, tracing)
-        except BaseException:
-            if self._flow_control.counts:
-                self._flow_control.give_back(len(body))
-            raise
+    async def _pass_flow_control(self, future: PublishFuture, size: int) -> None:
+        tracing = future.tracing
+        if tracing is not None:
+            tracing.flow_control_started()
+        if self._flow_control.counts:
+            try:
+                future.permit = await self._flow_control.add(size)
+            except BaseException as error:
+                if tracing is not None:
+                    tracing.flow_control_refused(error)
+                raise
+        if tracing is not None:
+            tracing.flow_control_ended()
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send what was accepted and wait until all of it is decided, whether stored or failed.
@@ -313,17 +274,20 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             RuntimeError: If it is used in another event loop.
         """
         self._check_loop()
-        self._batcher.commit_all()
-        accepted, undecided = await self._batcher.wait(timeout)
+        self._sender.send_all()
+        accepted, undecided = await self._sender.wait(timeout)
         if undecided:
             raise asyncio.TimeoutError(
                 f"{undecided} of {accepted} messages are not decided after {timeout:g} s"
             )
 
     async def close(self, timeout: float | None = None) -> None:
-        """Accept no more, flush, and close the channel. Closing again does nothing.
+        """Accept no more, flush, and close the channel.
 
-        Cancelling the task that closes ends the wait, as ``timeout`` does.
+        Cancelling the task that closes ends the wait for messages, as ``timeout`` does, and the
+        channel is closed all the same. It may be called again, and from several tasks: each call
+        returns when all is decided and the channel is closed, and the one that waits shortest ends
+        the wait of all.
 
         Args:
             timeout: Seconds to wait at most for what was accepted; ``None`` waits as long as it
@@ -335,18 +299,41 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             RuntimeError: If it is used in another event loop.
         """
         self._check_loop()
-        if self._closed:
-            return
         self._closed = True
         try:
             await self.flush(timeout)
         finally:
-            self._driver.abandon(
+            self._sender.abandon(
                 RuntimeError("the publisher was closed before the message was stored")
             )
+            await self._wait_for_end()
+
+    async def _wait_for_end(self) -> None:
+        """Close the channels, once for all that wait for it, whoever of them is cancelled."""
+        cancelled: asyncio.CancelledError | None = None
+        for _ in range(2):  # again if it is cancelled itself, with all tasks of the loop
+            if self._end is None or self._end.cancelled():
+                self._end = self._loop.create_task(self._close_channels())
+            while not self._end.done():
+                try:
+                    await asyncio.wait([self._end])
+                except asyncio.CancelledError as error:  # see _END_TIMEOUT
+                    cancelled = error
+            if not self._end.cancelled():
+                break
+        if cancelled is not None:
+            raise cancelled
+        if self._end is not None and not self._end.cancelled():
+            self._end.result()
+
+    async def _close_channels(self) -> None:
+        try:
             await self._rpc.close()
-            await self.transport.close()
-            await self._driver.wait_for_tasks(_END_TIMEOUT)
+        finally:
+            try:
+                await self.transport.close()
+            finally:
+                await self._sender.driver.wait_for_tasks(_END_TIMEOUT)
 
     async def __aenter__(self) -> AsyncHedgedPublisher:
         """Return the publisher."""

@@ -1,339 +1,327 @@
 """What the command line accepts: every value is checked here, before any work starts."""
 
+# ruff: noqa: RUF009 - a field is made anew for each option
+
 from __future__ import annotations
 
-import argparse
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, ClassVar, Final
 
+import click
+
+from hedged_pubsub._core import settings
+from hedged_pubsub._core.hedge_delay import MAX_HEDGE_DELAY, MIN_HEDGE_DELAY, HedgeDelay
+from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._version import __version__
-from hedged_pubsub.cli.bench.arguments import BenchOptions, add_bench, bench_options
-from hedged_pubsub.cli.plan.arguments import PlanOptions, add_plan, plan_options
+from hedged_pubsub.cli.plan.recommendation import REFILL_RATIOS
+from hedged_pubsub.cli.plan.samples import SECONDS, Reading
 from hedged_pubsub.cli.values import (
+    EMULATOR,
+    PLOT,
     PLOT_SUFFIXES,
-    UsageError,
-    number_between,
-    plot_path,
-    positive_number,
-    whole_number,
-)
-from hedged_pubsub.settings import (
-    MAX_HEDGE_DELAY,
-    MAX_REFILL_RATIO,
-    MAX_TOKENS,
-    MIN_HEDGE_DELAY,
-    MIN_REFILL_RATIO,
-    MIN_TOKENS,
-    HedgingSettings,
+    SERVER,
+    TARGET,
+    WORKLOAD,
+    WORKLOADS,
+    Value,
+    listed,
+    number,
 )
 
 STALLS: Final = "stalls"
 FROZEN_CONNECTION: Final = "frozen-connection"
 
-MAX_PUBLISHES: Final = 1_000_000
 # The official client needs about 1.1 ms of CPU for a publish request of its own; far above this
 # rate the demo could only show how long its own queue is.
-MAX_RATE: Final = 5_000.0
+_RATE: Final = number(0, 5_000, above=True)
 # Half the official client's RPC timeout of 60 s: a stall must not turn into a retry, which would
 # be a second comparison in the same table.
-MAX_STALL: Final = 30.0
-MAX_LATENCY: Final = 10.0
-MAX_PORT: Final = 65_535
-
+_STALL_SECONDS: Final = number(0, 30, above=True)
 _STALL_RATE: Final = 0.01
-_STALL: Final = 2.0
+_STALL: Final = 2
+# The service takes 1,000 messages and 10 MB in one request.
+_BATCHES: Final = listed(number(1, 1_000, whole=True))
+_SIZES: Final = listed(number(1, 9_000_000, whole=True))
+_DELAY: Final = number(MIN_HEDGE_DELAY, MAX_HEDGE_DELAY)
+_DELAYS: Final = listed(_DELAY)
+_TOKENS: Final = number(settings.MIN_TOKENS, settings.MAX_TOKENS, whole=True)
+_RATIO: Final = number(settings.MIN_REFILL_RATIO, settings.MAX_REFILL_RATIO)
+_SHARE: Final = number(0, 1)
+_SEED_NUMBER: Final = number(0, 2**63 - 1, whole=True)
+_SEED_NUMBER.bounds = "0 or above"
+_PUBLISHES: Final = number(1, 1_000_000, whole=True)
+_REPEATS: Final = number(1, 100, whole=True)
+_SECONDS: Final = number(0, 60, above=True)
+_PLAN_RATE: Final = number(0, 100_000, above=True)
+_PORT: Final = number(0, 65_535, whole=True)
+_PERCENTILE: Final = Value(lambda text: HedgeDelay.percentile(float(text)))
+_FAULT: Final = click.Choice([STALLS, FROZEN_CONNECTION])
+_MALFORMED: Final = click.Choice(["refuse", "skip"])
 
-# Broken by hand, to the width of a small terminal: argparse would join the paragraphs.
-_DEMO_DESCRIPTION: Final = """\
-Show what hedging does to the latency tail, on this machine and without a
-Google account.
+_STALLS: Final = "share of publish requests that stall"
+_SEEDS: Final = "where the random draws start"
+_COUNTS: Final = "4000; 200 for a frozen connection"
+_RATES: Final = "200; 20 for a frozen connection"
+_HEDGE_DELAY: Final = "how long to wait for an answer before sending the message again"
+_MEASUREMENT: Final = "how long one measurement of throughput or latency takes"
+_TARGETS: Final = (
+    f"{EMULATOR!r} (Google's, where it is installed), {SERVER!r} (the project's own) or HOST:PORT"
+    " of one that runs"
+)
+_REPORT: Final = (
+    "write the tables into the marked places of a Markdown page such as docs/benchmarks.md, and"
+    " plots into 'images' beside it"
+)
+_BY_NAME: Final = "told by the name, such as latency_ms"
+_ALL_BATCHES: Final = "1, 10, 100, 1000"
+_FIRST_TWO: Final = "the first two"
+_SOME: Final = "some that suit the latencies"
+_COLUMN: Final = "the CSV column, the JSON field, or the case of bench"
+_MEASURED: Final = "try a measured delay too, HedgeDelay.percentile(P), such as 0.95"
 
-The demo starts a Pub/Sub server on loopback, publishes the same schedule
-through the official PublisherClient and through HedgedPublisher, and prints
-what both saw. By default a small share of the publish requests stall; with
---fault frozen-connection the TCP connection of each client freezes for good.
+# Options that several commands have.
+_SEED: Final = ("N", _SEED_NUMBER, _SEEDS, 1)
+_STALL_OPTION: Final = ("SECONDS", _STALL_SECONDS, "how long a stall lasts", _STALL)
+_JSON: Final = ("", None, "print one JSON object and nothing else on stdout")
+_PLOT: Final = f"into FILE ({', '.join(PLOT_SUFFIXES)})"
 
-Each message is a request of its own. Send times are fixed in advance, and
-latency counts from them: a stalled request cannot hide the ones behind it.
-"""
 
-_SERVE_DESCRIPTION: Final = """\
-Run the test server in the foreground, for programs that use the official
-clients.
+def _option(metavar: str, kind: Any, text: str, default: object = None, shown: str = "") -> Any:
+    """Return an option's field; one without a kind is a flag; ``shown`` is the default in words."""
+    text = ", ".join(filter(None, (text, getattr(kind, "bounds", ""))))
+    how: dict[str, Any] = {"is_flag": True} if kind is None else {"metavar": metavar or None}
+    if default is not None:  # another None is no default at all
+        how["default"] = default
+    if shown:
+        text += f"  [default: {shown}]"
+    return field(metadata={"type": kind, "help": text, "show_default": not shown, **how})
 
-It listens on loopback only, creates topics when they are first published to,
-and keeps all messages in memory until Ctrl-C or SIGTERM ends it.
-"""
 
-_STALL_HELP: Final = """\
-A stalled request stores its message at once and only answers late. That is
-the worst case for duplicates: a hedge then stores the message once more."""
+# What each command was asked to do: its fields are the options, in the order of its help; `run`
+# names the function that does it, `summary` is for the list of commands, and `sections` has titles
+# that stand above some of the options.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DemoOptions:
-    """What ``hedged-pubsub demo`` was asked to do.
+    """What ``hedged-pubsub demo`` was asked to do."""
 
-    Attributes:
-        fault: What goes wrong: ``STALLS`` or ``FROZEN_CONNECTION``.
-        publishes: How many messages each client publishes; each is a request of its own.
-        rate: Publishes per second of the open-loop schedule.
-        stall_rate: The share of requests that stall, from 0 to 1.
-        stall: How long a stalled request waits for its answer, in seconds.
-        hedging: The hedged publisher's settings.
-        seed: Where the server's draws of latencies and stalls start.
-        json: Whether to print one JSON object instead of the table.
-        plot: The file to draw both latency curves into, or None.
+    run: ClassVar = "hedged_pubsub.cli.demo:run_demo"
+    summary: ClassVar = "publish with and without hedging, and compare the latency tails"
+    text: ClassVar = """
+    Show what hedging does to the latency tail, on this machine and without a Google account.
+
+    The demo starts a Pub/Sub server on loopback, publishes the same schedule through the
+    official PublisherClient and through HedgedPublisher, and prints what both saw. By default
+    a small share of the publish requests stall: the message is stored at once and only the
+    answer is late, which is the worst case for duplicates. With --fault frozen-connection the
+    TCP connection of each client freezes for good.
+
+    Each message is a request of its own. Send times are fixed in advance, and latency counts
+    from them: a stalled request cannot hide the ones behind it.
     """
+    sections: ClassVar = {
+        "fault": "Load and faults, the same for both clients",
+        "hedge_delay": "Settings of HedgedPublisher",
+        "json": "Output",
+    }
 
-    fault: str
-    publishes: int
-    rate: float
-    stall_rate: float
-    stall: float
-    hedging: HedgingSettings
-    seed: int
-    json: bool
-    plot: Path | None
+    fault: str = _option("", _FAULT, "what goes wrong", STALLS)
+    publishes: int = _option("N", _PUBLISHES, "messages each client publishes", shown=_COUNTS)
+    rate: float = _option("N", _RATE, "publishes per second", shown=_RATES)
+    stall_rate: float = _option("SHARE", _SHARE, _STALLS, _STALL_RATE)
+    stall: float = _option(*_STALL_OPTION)
+    seed: int = _option(*_SEED)
+    # Twice the minimum: longer than a busy machine pauses a process for now and then.
+    hedge_delay: float = _option("SECONDS", _DELAY, _HEDGE_DELAY, 0.2)
+    max_tokens: int = _option("N", _TOKENS, "how many hedges can go out in a row", 50)
+    refill_ratio: float = _option("RATIO", _RATIO, "hedges that one successful publish earns", 0.1)
+    json: bool = _option(*_JSON)
+    plot: Path | None = _option("FILE", PLOT, f"draw both clients' latencies {_PLOT}")
+
+    @property
+    def hedging(self) -> HedgingSettings:
+        """The settings of HedgedPublisher."""
+        return HedgingSettings(self.hedge_delay, self.max_tokens, self.refill_ratio)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchOptions:
+    """What ``hedged-pubsub bench`` was asked to do; ``targets`` None is for the default ones."""
+
+    run: ClassVar = "hedged_pubsub.cli.bench.run:run_bench"
+    summary: ClassVar = "measure speed, memory and tails beside the official client"
+    text: ClassVar = """
+    Measure HedgedPublisher, with hedging on, beside the official PublisherClient without
+    hedging: the same work in turns (A B A B ...), each client in a process of its own. Ratios
+    are taken pair by pair.
+
+    Throughput and latency are measured against each target; memory and tails always against
+    the project's own server, which can stall requests on demand.
+    """
+    sections: ClassVar = {
+        "targets": "What; lists are separated by commas",
+        "repeats": "Effort",
+        "json": "Output",
+    }
+
+    targets: tuple[str, ...] | None = _option("LIST", listed(TARGET), _TARGETS, shown=_FIRST_TWO)
+    workloads: tuple[str, ...] = _option("LIST", listed(WORKLOAD), "what to measure", WORKLOADS)
+    batches: tuple[int, ...] = _option("LIST", _BATCHES, "messages a batch", shown=_ALL_BATCHES)
+    sizes: tuple[int, ...] = _option("LIST", _SIZES, "bytes a message", shown="100, 10000")
+    repeats: int = _option("N", _REPEATS, "pairs of measurements", shown="5")
+    seconds: float = _option("SECONDS", _SECONDS, _MEASUREMENT, shown="1")
+    quick: bool = _option("", None, "less of everything, to see that it works")
+    seed: int = _option(*_SEED)
+    json: bool = _option(*_JSON)
+    report: Path | None = _option("FILE", Value(Path), _REPORT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanOptions:
+    """What ``hedged-pubsub plan`` was asked to do; a ``source`` of ``-`` is the standard input."""
+
+    run: ClassVar = "hedged_pubsub.cli.plan.run:run_plan"
+    summary: ClassVar = "choose the hedge delay from recorded latencies"
+    text: ClassVar = """
+    Choose the hedge delay and the refill ratio from recorded latencies.
+
+    Replays what was recorded through the publisher's own engine and token bucket, on a virtual
+    clock, once for each setting, and says what the latencies and the extra requests would have
+    been. Hedges take a random draw from the recorded latencies.
+
+    FILE, or - for the standard input, is a CSV file or JSON lines with the latency of each
+    publish request; a Cloud Monitoring distribution of topic/send_request_latencies in JSON;
+    or the output of 'hedged-pubsub bench --json'.
+    """
+    sections: ClassVar = {
+        "column": "Input",
+        "rate": "Replay",
+        "hedge_delays": "Settings; lists are separated by commas",
+        "json": "Output",
+    }
+
+    source: Path = field(metadata={"type": Value(Path), "metavar": "FILE"})
+    column: str | None = _option("NAME", click.STRING, _COLUMN, shown="found by its name")
+    unit: str | None = _option("", click.Choice(list(SECONDS)), "of the latencies", shown=_BY_NAME)
+    malformed: str = _option("", _MALFORMED, "what to do about a malformed line", "refuse")
+    rate: float = _option("N", _PLAN_RATE, "publish requests per second and topic", 100)
+    seed: int = _option(*_SEED)
+    hedge_delays: tuple[float, ...] | None = _option("LIST", _DELAYS, "in seconds", shown=_SOME)
+    percentile_delay: HedgeDelay | None = _option("P", _PERCENTILE, _MEASURED)
+    refill_ratios: tuple[float, ...] = _option("LIST", listed(_RATIO), "", REFILL_RATIOS)
+    max_tokens: int = _option("N", _TOKENS, "", HedgingSettings().max_tokens)
+    budget: float = _option("SHARE", _SHARE, "allowed share of extra requests", 0.02)
+    json: bool = _option(*_JSON)
+    plot: Path | None = _option("FILE", PLOT, f"draw latencies and costs {_PLOT}")
+
+    @property
+    def reading(self) -> Reading:
+        """How the input is to be read."""
+        skip = self.malformed == "skip"
+        return Reading(column=self.column, unit=self.unit, skip_malformed=skip, seed=self.seed)
+
+
+def _draw_seed() -> int:
+    return random.SystemRandom().randrange(2**32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServeOptions:
-    """What ``hedged-pubsub serve`` was asked to do.
+    """What ``hedged-pubsub serve`` was asked to do."""
 
-    Attributes:
-        port: The port to listen on at 127.0.0.1; 0 picks a free one.
-        latency: How long each request takes, in seconds.
-        stall_rate: The share of publish requests that stall, from 0 to 1.
-        stall: How long a stalled request waits for its answer, in seconds.
-        seed: Where the draws of stalls start.
+    run: ClassVar = "hedged_pubsub.cli.serve:run_serve"
+    summary: ClassVar = "run a Pub/Sub server on loopback for the official clients"
+    text: ClassVar = """
+    Run the test server in the foreground, for programs that use the official clients.
+
+    It listens on loopback only, creates topics when they are first published to, and keeps all
+    messages in memory until Ctrl-C or SIGTERM ends it. A stalled request stores its message at
+    once and only answers late.
     """
+    sections: ClassVar = {"port": "Server and faults"}
 
-    port: int
-    latency: float
-    stall_rate: float
-    stall: float
-    seed: int
-
-
-def parse(
-    argv: Sequence[str] | None = None,
-) -> DemoOptions | BenchOptions | PlanOptions | ServeOptions:
-    """Read the command line.
-
-    Args:
-        argv: The arguments without the program's name; None takes ``sys.argv``.
-
-    Raises:
-        UsageError: If an argument is wrong. The message is one line.
-        SystemExit: After ``--help`` or ``--version``, with code 0.
-    """
-    arguments = _parser().parse_args(argv)
-    if arguments.command == "serve":
-        return _serve_options(arguments)
-    if arguments.command == "bench":
-        return bench_options(arguments)
-    if arguments.command == "plan":
-        return plan_options(arguments)
-    return _demo_options(arguments)
+    port: int = _option("N", _PORT, "port on 127.0.0.1; 0 for a free one", 8085)
+    latency: float = _option("SECONDS", number(0, 10), "time each publish request takes", 0)
+    stall_rate: float = _option("SHARE", _SHARE, _STALLS, 0)
+    stall: float = _option(*_STALL_OPTION)
+    seed: int = _option("N", _SEED_NUMBER, _SEEDS, _draw_seed, "another one each time")
 
 
-def _demo_options(arguments: argparse.Namespace) -> DemoOptions:
-    try:
-        hedging = HedgingSettings(
-            hedge_delay=arguments.hedge_delay,
-            max_tokens=arguments.max_tokens,
-            refill_ratio=arguments.refill_ratio,
-        )
-    except ValueError as error:
-        raise UsageError(f"hedged-pubsub demo: error: {error}") from error
-    frozen = arguments.fault == FROZEN_CONNECTION
-    if frozen and (arguments.stall_rate, arguments.stall) != (_STALL_RATE, _STALL):
-        raise UsageError(
-            "hedged-pubsub demo: error: --stall-rate and --stall are of --fault stalls; leave them"
-            " out, because a frozen connection has no other fault"
-        )
-    # Of a frozen connection the first seconds tell all.
-    publishes, rate = (200, 20.0) if frozen else (4_000, 200.0)
-    return DemoOptions(
-        fault=arguments.fault,
-        publishes=publishes if arguments.publishes is None else arguments.publishes,
-        rate=rate if arguments.rate is None else arguments.rate,
-        stall_rate=arguments.stall_rate,
-        stall=arguments.stall,
-        hedging=hedging,
-        seed=arguments.seed,
-        json=arguments.json,
-        plot=arguments.plot,
-    )
+Options = DemoOptions | BenchOptions | PlanOptions | ServeOptions
 
 
-def _serve_options(arguments: argparse.Namespace) -> ServeOptions:
-    return ServeOptions(
-        port=arguments.port,
-        latency=arguments.latency,
-        stall_rate=arguments.stall_rate,
-        stall=arguments.stall,
-        seed=_fresh_seed() if arguments.seed is None else arguments.seed,
-    )
+def parse(arguments: Sequence[str]) -> Options:
+    """Read the command line; raise what click does, such as UsageError, or Exit after --help."""
+    with COMMAND.make_context("hedged-pubsub", list(arguments)) as context:
+        options: Options = COMMAND.invoke(context)
+    return options
 
 
-def _fresh_seed() -> int:
-    return random.SystemRandom().randrange(2**32)
+def _demo(**values: Any) -> DemoOptions:
+    publishes, rate = 4_000, 200.0
+    if values["fault"] == FROZEN_CONNECTION:
+        publishes, rate = 200, 20.0  # the first seconds tell all
+        for name, default in (("stall-rate", _STALL_RATE), ("stall", _STALL)):
+            if values[name.replace("-", "_")] != default:
+                raise click.UsageError(
+                    f"--{name} belongs to --fault {STALLS}: leave it out, a frozen connection has"
+                    " no other fault",
+                    click.get_current_context(),
+                )
+    values["publishes"] = values["publishes"] or publishes
+    values["rate"] = values["rate"] or rate
+    return DemoOptions(**values)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        # argparse prints the usage block and exits here; one line is clearer, and main() decides
-        # about exit codes.
-        raise UsageError(f"{self.prog}: error: {message} (options: {self.prog} --help)")
+def _bench(*, quick: bool, **values: Any) -> BenchOptions:
+    full = {"batches": (1, 10, 100, 1000), "sizes": (100, 10_000), "repeats": 5, "seconds": 1.0}
+    small = {"batches": (1, 100), "sizes": (100,), "repeats": 2, "seconds": 0.2}
+    given = {name: value for name, value in values.items() if value is not None}
+    return BenchOptions(quick=quick, **{**values, **(small if quick else full), **given})
 
 
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    # Room for each option and its metavar on the line of its help.
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30)
+class _Command(click.Command):
+    """A command whose help has its options in sections; ``make`` makes them of their values."""
+
+    def __init__(self, options: type[Options], make: Callable[..., Options]) -> None:
+        self._titles = options.sections
+        params: list[click.Parameter] = [
+            click.Argument([one.name], **one.metadata)
+            if one.name == "source"
+            else click.Option([f"--{one.name.replace('_', '-')}"], **one.metadata)
+            for one in fields(options)
+        ]
+        how: dict[str, Any] = {"short_help": options.summary, "help": options.text}
+        super().__init__(None, callback=make, params=params, **how)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections, in the order of the options."""
+        records: list[tuple[str, str]] = []
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for one in self.get_params(ctx):
+            if title := self._titles.get(one.name) if one in self.params else "Other":
+                records = sections[title] = []
+            if record := one.get_help_record(ctx):
+                records.append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records, col_max=26)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="hedged-pubsub",
-        description="See publish hedging for Google Cloud Pub/Sub work, or run a server to try it.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    _add_demo(commands)
-    add_bench(commands)
-    add_plan(commands)
-    _add_serve(commands)
-    return parser
-
-
-def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
-    demo = commands.add_parser(
-        "demo",
-        help="publish with and without hedging and compare the latency tails",
-        description=_DEMO_DESCRIPTION,
-        formatter_class=_formatter,
-        allow_abbrev=False,
-    )
-    demo.add_argument(
-        "--fault",
-        choices=(STALLS, FROZEN_CONNECTION),
-        default=STALLS,
-        help="what goes wrong (default: %(default)s)",
-    )
-    load = demo.add_argument_group("load", "The same for both clients.")
-    load.add_argument(
-        "--publishes",
-        type=whole_number(1, MAX_PUBLISHES),
-        metavar="N",
-        help=f"messages each client publishes, 1 to {MAX_PUBLISHES} (default: 4000); "
-        "200 for a frozen connection",
-    )
-    load.add_argument(
-        "--rate",
-        type=positive_number(MAX_RATE, "per second"),
-        metavar="N",
-        help=f"publishes per second, above 0 and up to {MAX_RATE:g} (default: 200); "
-        "20 for a frozen connection",
-    )
-    server = demo.add_argument_group("server", _STALL_HELP)
-    _add_stall(server, default_rate=_STALL_RATE)
-    server.add_argument(
-        "--seed",
-        type=whole_number(0, 2**63 - 1),
-        default=1,
-        metavar="N",
-        help="where the server's random draws start, 0 or above (default: %(default)s)",
-    )
-    hedging = demo.add_argument_group("hedging", "The settings of HedgedPublisher.")
-    hedging.add_argument(
-        "--hedge-delay",
-        type=float,
-        # Twice the minimum: longer than a busy machine pauses a process for now and then.
-        default=0.2,
-        metavar="SECONDS",
-        help="how long to wait for an answer before sending the message again, "
-        f"{MIN_HEDGE_DELAY:g} to {MAX_HEDGE_DELAY:g} (default: %(default)g)",
-    )
-    hedging.add_argument(
-        "--max-tokens",
-        type=int,
-        default=50,
-        metavar="N",
-        help="how many hedges can go out in a row, "
-        f"{MIN_TOKENS} to {MAX_TOKENS} (default: %(default)s)",
-    )
-    hedging.add_argument(
-        "--refill-ratio",
-        type=float,
-        default=0.1,
-        metavar="RATIO",
-        help="hedges that one successful publish earns, "
-        f"{MIN_REFILL_RATIO:g} to {MAX_REFILL_RATIO:g} (default: %(default)g)",
-    )
-    output = demo.add_argument_group("output")
-    output.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON object and nothing else on stdout",
-    )
-    output.add_argument(
-        "--plot",
-        type=plot_path,
-        metavar="FILE",
-        help=f"draw both latency curves into FILE ({', '.join(PLOT_SUFFIXES)})",
-    )
-
-
-def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
-    serve = commands.add_parser(
-        "serve",
-        help="run a Pub/Sub server on loopback for the official clients",
-        description=_SERVE_DESCRIPTION,
-        formatter_class=_formatter,
-        allow_abbrev=False,
-    )
-    serve.add_argument(
-        "--port",
-        type=whole_number(0, MAX_PORT),
-        default=8085,
-        metavar="N",
-        help=f"port on 127.0.0.1, 1 to {MAX_PORT}, or 0 for a free one (default: %(default)s)",
-    )
-    faults = serve.add_argument_group("faults", _STALL_HELP)
-    faults.add_argument(
-        "--latency",
-        type=number_between(0, MAX_LATENCY, "seconds"),
-        default=0.0,
-        metavar="SECONDS",
-        help=f"time that each publish request takes, 0 to {MAX_LATENCY:g} (default: %(default)g)",
-    )
-    _add_stall(faults, default_rate=0.0)
-    faults.add_argument(
-        "--seed",
-        type=whole_number(0, 2**63 - 1),
-        metavar="N",
-        help="where the draws of stalls start, 0 or above (default: another one each time)",
-    )
-
-
-def _add_stall(group: argparse._ArgumentGroup, *, default_rate: float) -> None:
-    group.add_argument(
-        "--stall-rate",
-        type=number_between(0, 1),
-        default=default_rate,
-        metavar="SHARE",
-        help="share of publish requests that stall, 0 to 1 (default: %(default)g)",
-    )
-    group.add_argument(
-        "--stall",
-        type=positive_number(MAX_STALL, "seconds"),
-        default=_STALL,
-        metavar="SECONDS",
-        help=f"how long a stall lasts, above 0 and up to {MAX_STALL:g} (default: %(default)g)",
-    )
+COMMAND: Final = click.Group(
+    "hedged-pubsub",
+    commands={
+        "demo": _Command(DemoOptions, _demo),
+        "bench": _Command(BenchOptions, _bench),
+        "plan": _Command(PlanOptions, PlanOptions),
+        "serve": _Command(ServeOptions, ServeOptions),
+    },
+    help="See publish hedging for Google Cloud Pub/Sub work, or run a server to try it.",
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+click.version_option(__version__, message="%(prog)s %(version)s")(COMMAND)

@@ -1,219 +1,326 @@
-"""``hedged-pubsub demo``: one schedule, one set of faults, two clients."""
+"""``hedged-pubsub demo``: one schedule, one set of faults, two clients, and the report."""
 
 from __future__ import annotations
 
-import concurrent.futures
-import gc
 import math
-import os
-import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-from google.cloud import pubsub_v1
+from hedged_pubsub.cli.arguments import FROZEN_CONNECTION, DemoOptions
+from hedged_pubsub.cli.clients import (
+    LATENCY,
+    ONE_MESSAGE,
+    PATIENCE,
+    Client,
+    ClientRun,
+    publisher,
+    run_schedule,
+)
+from hedged_pubsub.cli.measures import PERCENTILES, Pair, milliseconds, nearest_rank
+from hedged_pubsub.cli.report import (
+    Report,
+    Table,
+    check_hedging_is_on,
+    in_words,
+    note_lateness,
+    progress_bars,
+    save,
+)
+from hedged_pubsub.testing import FaultScript, PubSubServer, StoreThenStall, TcpProxy
 
-from hedged_pubsub import HedgedPublisher, HedgingSettings
-from hedged_pubsub._options import DISABLE_VARIABLE
-from hedged_pubsub.cli.arguments import DemoOptions
-from hedged_pubsub.cli.drawing import drawn
-from hedged_pubsub.cli.extras import check_extras
-from hedged_pubsub.cli.open_loop import MeasurementError, OpenLoopRun, run_open_loop, warm_up
-from hedged_pubsub.cli.report import Report, client_result, hedged_result, late_note
-from hedged_pubsub.cli.values import UsageError
-from hedged_pubsub.testing import FaultScript, LogNormal, PubSubServer, StoreThenStall
+# Latencies in seconds by message, in the order of the schedule; None for no answer.
+Answers = Sequence["float | None"]
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-# What publishing within a region looks like from the outside: a few milliseconds, some spread.
-LATENCY: Final = LogNormal(median=0.005, sigma=0.4)
-# A request for each message, so that publishes and requests can be compared one to one.
-ONE_MESSAGE: Final = pubsub_v1.types.BatchSettings(max_messages=1)
-# Successes that fill the default bucket, and an upper bound of a second or two for others.
-_MIN_WARM_UP: Final = 200
-_MAX_WARM_UP: Final = 1_000
-# Beyond the longest stall: what a busy machine may need before the demo gives up.
-PATIENCE: Final = 30.0
-_CLOSE_TIMEOUT: Final = 0.5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Measured:
-    """One client's run, and what the server saw of it."""
-
-    run: OpenLoopRun
-    requests: int
-    duplicates: int
-
-
-def run_demo(options: DemoOptions) -> int:
-    """Measure both clients and show the result; returns the exit code.
-
-    Raises:
-        UsageError: If an extra that the options need is not installed, or the environment
-            switches hedging off.
-        MeasurementError: If a publish fails, never ends or is not stored.
-    """
-    check_extras("demo", plots=options.plot is not None)
-    # The demo talks to loopback only; gRPC would ask the proxy that http_proxy names even for that.
-    os.environ["no_grpc_proxy"] = "127.0.0.1"  # noqa: SIM112 - gRPC reads it in lower case
-    from hedged_pubsub.cli import table
-
-    with table.progress_bars() as progress:
-        plain, hedged, report = _compare(options, progress)
-
-    if options.json:
-        print(report.to_json(), flush=True)
-    else:
-        table.print_report(report)
-    if note := late_note(plain.lateness + hedged.lateness):
-        print(note, file=sys.stderr)
-    return _plot(options, plain, hedged)
+_CLIENTS: Final = tuple(client.value for client in Client)
+_PERCENTILES: Final = ("p50", "p90", "p99", "p99.9", "max")
+# Two runs of one and the same client differ by several percent.
+_CLEAR: Final = 0.1
+# Few enough for a screen.
+_PERIODS: Final = 10
+_COUNTS: Final = {
+    "hedges_sent": "hedges sent",
+    "hedges_won": "hedges won",
+    "hedges_suppressed": "hedges suppressed",
+    "duplicates": "duplicates stored",
+}
+_MILLISECONDS: Final = "{:,.1f} ms"
+# A good part of the run before the freeze, to compare with, and most of it after.
+_FREEZE_AFTER: Final = 0.3
+# What still counts as an answer: seconds that both clients get after the last publish.
+_GRACE: Final = 4.0
 
 
-def warm_up_publishes(*, max_tokens: int, refill_ratio: float) -> int:
-    """How many successes each client gets uncounted: enough to fill the bucket, within bounds."""
-    return max(_MIN_WARM_UP, min(math.ceil(max_tokens / refill_ratio), _MAX_WARM_UP))
-
-
-def _compare(options: DemoOptions, progress: Progress) -> tuple[OpenLoopRun, OpenLoopRun, Report]:
-    plain_bar = progress.add_task("PublisherClient", total=options.publishes)
-    hedged_bar = progress.add_task("HedgedPublisher", total=options.publishes)
-    with (
-        PubSubServer(process=True, set_emulator_host=True) as server,
-        hedged_publisher(options.hedging) as hedged_client,
-    ):
-        # One after the other, so that they do not compete for this machine's few cores.
-        plain_client = pubsub_v1.PublisherClient(ONE_MESSAGE)
-        side = _Side(plain_client, server, server.create_topic("demo-plain"), options)
-        side.warm_up()
-        plain = side.measure(lambda ended: progress.update(plain_bar, completed=ended))
-        # Not in a finally: after Ctrl-C the process ends at once, and closing the channel under
-        # requests in flight would make the official client's threads fail aloud.
-        plain_client.stop()
-        plain_client.transport.close()
-
-        side = _Side(hedged_client, server, server.create_topic("demo-hedged"), options)
-        side.warm_up()
-        before = hedged_client.hedging_stats()
-        hedged = side.measure(lambda ended: progress.update(hedged_bar, completed=ended))
-        after = hedged_client.hedging_stats()
-
-    report = Report(
-        plain=client_result(plain.run.latencies, requests=plain.requests),
-        hedged=hedged_result(
-            hedged.run.latencies,
-            requests=hedged.requests,
-            plain_requests=plain.requests,
-            hedges_sent=after.hedges_sent - before.hedges_sent,
-            hedges_won=after.hedges_won - before.hedges_won,
-            hedges_suppressed=after.hedges_suppressed - before.hedges_suppressed,
-            duplicates=hedged.duplicates,
-        ),
-    )
-    return plain.run, hedged.run, report
-
-
-@contextmanager
-def hedged_publisher(settings: HedgingSettings) -> Iterator[HedgedPublisher]:
-    """Make the hedged client, and close it without waiting for long.
-
-    Raises:
-        UsageError: If the environment switches hedging off.
-    """
-    publisher = HedgedPublisher(ONE_MESSAGE, hedging_settings=settings)
-    try:
-        if publisher.hedging_settings is None:
-            raise UsageError(
-                f"hedged-pubsub demo: error: {DISABLE_VARIABLE} is set, which switches hedging off;"
-                " unset it to see a difference"
-            )
-        yield publisher
-    finally:
-        # Only after Ctrl-C or a failure is anything undecided, and nobody waits for it any more.
-        with suppress(concurrent.futures.TimeoutError):
-            publisher.close(timeout=_CLOSE_TIMEOUT)
-
-
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One client of the comparison, with the topic that only it publishes to."""
-
-    client: pubsub_v1.PublisherClient
-    server: PubSubServer
-    topic: str
-    options: DemoOptions
-
-    def warm_up(self) -> None:
-        """Open the connection, fill the token bucket, and leave no trace of it on the server."""
-        hedging = self.options.hedging
-        self.server.set_script(FaultScript(latency=LATENCY, seed=self.options.seed))
-        count = warm_up_publishes(max_tokens=hedging.max_tokens, refill_ratio=hedging.refill_ratio)
-        warm_up(self._publish, count, timeout=PATIENCE)
-        self.server.clear()
-
-    def measure(self, on_progress: Callable[[int], None]) -> _Measured:
-        """Run the schedule against the heavy tail.
-
-        Both clients get a script that starts at the same seed. Hedges are requests too and take
-        draws of their own, so from the first hedge on a draw no longer meets the same message;
-        but the hedged client gets every draw that the plain one got, and then some.
-        """
-        options = self.options
-        self.server.set_script(
-            FaultScript(
-                latency=LATENCY,
-                faults=[StoreThenStall(options.stall, probability=options.stall_rate)],
-                seed=options.seed,
-            )
-        )
-        # A full collection walks everything that was ever imported and takes some 40 ms, which
-        # would be in either client's tail. Frozen objects are not walked.
-        gc.collect()
-        gc.freeze()
-        run = run_open_loop(
-            self._publish,
+def run_demo(options: DemoOptions) -> None:
+    """Measure both clients and show the result; raise CommandError if that cannot be done."""
+    check_hedging_is_on()
+    frozen = None
+    if options.fault == FROZEN_CONNECTION:
+        frozen = FrozenRun(
             publishes=options.publishes,
             rate=options.rate,
-            timeout=options.stall + PATIENCE,
-            on_progress=on_progress,
+            frozen_from=int(_FREEZE_AFTER * options.publishes),
+            grace=_GRACE,
+            hedge_delay=options.hedging.initial_hedge_delay,
         )
-        stored = self.server.messages(self.topic)
-        unique = len({message.data for message in stored})
-        if unique != options.publishes:
-            raise MeasurementError(
-                f"{options.publishes} publishes succeeded, but {unique} messages are stored"
-            )
-        return _Measured(
-            run=run,
-            requests=len(self.server.attempts(self.topic)),
-            duplicates=len(stored) - unique,
-        )
+    with progress_bars() as progress, PubSubServer(process=True) as server:
+        total = options.publishes
+        bars = {client: progress.add_task(client.value, total=total) for client in Client}
 
-    def _publish(self, number: int) -> Future[str]:
-        future: Future[str] = self.client.publish(self.topic, b"message %d" % number)
-        return future
+        def measure(client: Client) -> ClientRun:
+            # One after the other, so that they do not compete for this machine's few cores.
+            tell = lambda ended: progress.update(bars[client], completed=ended)  # noqa: E731
+            return _measure(client, server, options, frozen, tell)
 
-
-def _plot(options: DemoOptions, plain: OpenLoopRun, hedged: OpenLoopRun) -> int:
+        runs = Pair(Client.OFFICIAL, Client.HEDGED).map(measure)
+    report = stalls_report(runs) if frozen is None else frozen_report(frozen, runs)
+    report.show(as_json=options.json)
+    note_lateness(runs.official.lateness + runs.hedged.lateness)
     if options.plot is None:
-        return 0
-    from hedged_pubsub.cli import plot
+        return
+    from hedged_pubsub.cli import plots
 
+    latencies = runs.map(lambda run: run.latencies)
+    if frozen is not None:
+        draw = partial(plots.draw_frozen, options.plot, frozen, latencies.map(frozen.answers))
+        save("Time line drawn", options.plot, draw)
+        return
     title = (
         f"{options.publishes:,} publishes each, {options.rate:g} per second;"
         f" {100 * options.stall_rate:g} % of requests stall for {options.stall:g} s"
     )
-    draw = partial(
-        plot.draw,
-        options.plot,
-        plain=plain.latencies,
-        hedged=hedged.latencies,
-        hedge_delay=options.hedging.initial_hedge_delay,
-        title=title,
+    delay = options.hedging.initial_hedge_delay
+    draw = partial(plots.draw_demo, options.plot, latencies, delay, title)
+    save("Latency curves drawn", options.plot, draw)
+
+
+def _measure(
+    client: Client,
+    server: PubSubServer,
+    options: DemoOptions,
+    frozen: FrozenRun | None,
+    on_progress: Callable[[int], None],
+) -> ClientRun:
+    stalls = [StoreThenStall(options.stall, probability=options.stall_rate)]
+    script = FaultScript(latency=LATENCY, faults=[] if frozen else stalls, seed=options.seed)
+    with ExitStack() as stack:
+        proxy = stack.enter_context(TcpProxy(server.address)) if frozen else None
+        address = proxy.address if proxy else server.address
+        made = stack.enter_context(publisher(client, address, ONE_MESSAGE, options.hedging))
+        with _freezing(proxy, frozen) as before:
+            run = run_schedule(
+                made,
+                server,
+                script,
+                hedging=options.hedging,
+                publishes=options.publishes,
+                rate=options.rate,
+                timeout=(frozen.grace if frozen else options.stall) + PATIENCE,
+                on_progress=on_progress,
+                before=before,
+            )
+        made.stop()
+    return replace(run, connections=proxy.max_open) if proxy else run
+
+
+@contextmanager
+def _freezing(proxy: TcpProxy | None, run: FrozenRun | None) -> Iterator[Callable[[int], None]]:
+    """Yield what freezes the connection in use when it is a message's turn; thaw it at the end."""
+    if proxy is None or run is None:
+        yield lambda _: None
+        return
+
+    def thaw() -> None:
+        for connection in proxy.connections:
+            connection.thaw()
+
+    def before(number: int) -> None:
+        if number == 0:
+            timer.start()
+        if number == run.frozen_from:
+            # The one that the publishes went over; the other one has carried hedges at most.
+            max(proxy.connections, key=lambda one: one.delivered("upstream")).freeze()
+
+    timer = threading.Timer(run.end, thaw)
+    timer.daemon = True
+    yield before
+    timer.cancel()
+    thaw()
+
+
+# --- The report on stalls.
+
+
+def stalls_report(runs: Pair[ClientRun]) -> Report:
+    """Return what is shown of the requests that stall."""
+    run, plain = runs.hedged, runs.official.requests
+    times = runs.map(lambda one: milliseconds(sorted(one.latencies), *_PERCENTILES))
+    official, hedged = times.official, times.hedged
+    extra = round(100 * (run.requests - plain) / plain, 3)
+    rows = [
+        (name, f"{a:,.1f} ms", f"{b:,.1f} ms")
+        for name, a, b in zip(_PERCENTILES, official.values(), hedged.values(), strict=True)
+    ]
+    rows += [
+        ("RPCs sent", f"{plain:,}", f"{run.requests:,}"),
+        ("extra requests", "", f"{extra:.1f} %"),
+        *((label, "", f"{getattr(run, name):,}") for name, label in _COUNTS.items()),
+    ]
+    duplicates = in_words(run.duplicates, "duplicate was", "duplicates were")
+    words = (
+        f"p99.9 {_change(official['p99_9_ms'], hedged['p99_9_ms'])} for {extra:.1f} % more"
+        f" requests; {duplicates if run.duplicates else 'no duplicate was'} stored."
     )
-    return drawn("demo", "Latency curves", options.plot, draw)
+    if run.hedges_suppressed:
+        suppressed = in_words(run.hedges_suppressed, "hedge was", "hedges were")
+        words += f" {suppressed} suppressed because the token bucket was empty."
+    counts = {name: getattr(run, name) for name in ("requests", *_COUNTS)}
+    data = {
+        "plain": {**official, "requests": plain},
+        "hedged": {**hedged, **counts, "extra_requests_pct": extra},
+    }
+    title, header = "Publish latency with and without hedging", ("", *_CLIENTS)
+    table = Table(title=title, header=header, rows=rows, section_after=len(_PERCENTILES))
+    return Report(data=data, tables=(table,), words=words)
+
+
+def _change(before: float, after: float) -> str:
+    if abs(after - before) < _CLEAR * before:
+        return f"did not change much ({before:,.0f} ms without, {after:,.0f} ms with hedging)"
+    return f"{'fell' if after < before else 'rose'} from {before:,.0f} ms to {after:,.0f} ms"
+
+
+# --- A frozen connection.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrozenRun:
+    """The schedule that both clients followed; times are in seconds."""
+
+    publishes: int
+    rate: float
+    frozen_from: int  # the first message after the freeze
+    grace: float  # after the last publish, in which answers count
+    hedge_delay: float
+
+    @property
+    def end(self) -> float:
+        """When answers cease to count, in seconds from the start."""
+        return self.publishes / self.rate + self.grace
+
+    def since_freeze(self, number: int) -> float:
+        """Return the seconds from the freeze to a message's scheduled time; negative before."""
+        return (number - self.frozen_from) / self.rate
+
+    def answers(self, latencies: Sequence[float]) -> Answers:
+        """Leave out the answers that came after the end."""
+        return tuple(
+            latency if number / self.rate + latency <= self.end else None
+            for number, latency in enumerate(latencies)
+        )
+
+
+def frozen_report(run: FrozenRun, runs: Pair[ClientRun]) -> Report:
+    """Return what is shown of a frozen connection."""
+    answers = runs.map(lambda one: run.answers(one.latencies))
+    plain = summary(run, answers.official, connections=runs.official.connections)
+    hedged = summary(run, answers.hedged, connections=runs.hedged.connections)
+    periods = timeline(run, answers)
+    before, after = run.frozen_from, run.publishes - run.frozen_from
+    shown = (
+        ("answered before the freeze", "answered_before", f"{{}} of {before}"),
+        ("median latency before", "p50_before_ms", _MILLISECONDS),
+        ("answered after the freeze", "answered_after", f"{{}} of {after}"),
+        ("first publish after", "first_after_ms", _MILLISECONDS),
+        ("slowest publish after", "slowest_after_ms", _MILLISECONDS),
+        ("below the hedge delay again", "settled_s", "after {:.1f} s"),
+        ("connections at most", "connections", "{}"),
+    )
+    rows = []
+    for label, key, how in shown:
+        none = "never" if key == "settled_s" else "no answer"
+        cells = (none if side[key] is None else how.format(side[key]) for side in (plain, hedged))
+        rows.append((label, *cells))
+    period_rows = [
+        (f"{one['since_freeze_s']:+.1f} s", *(_answered(one, side) for side in ("plain", "hedged")))
+        for one in periods
+    ]
+    words = (
+        f"Of {after:,} publishes after the freeze, PublisherClient got"
+        f" {_share(plain['answered_after'], after)} answered within {run.grace:g} s of the"
+        f" last one, and HedgedPublisher {_share(hedged['answered_after'], after)}"
+    )
+    if (settled := hedged["settled_s"]) is not None:
+        words += f", below the hedge delay from {settled:.1f} s after the freeze on"
+    return Report(
+        data={"run": run, "plain": plain, "hedged": hedged, "timeline": periods},
+        tables=(
+            Table(title="The connection freezes for good", header=("", *_CLIENTS), rows=rows),
+            Table(title="Time line", header=("sent", *_CLIENTS), rows=period_rows),
+        ),
+        words=f"{words}.",
+    )
+
+
+def summary(run: FrozenRun, answers: Answers, *, connections: int) -> Mapping[str, Any]:
+    """Return what became of one client's messages, as the JSON object has it; None is never."""
+    before = sorted(answer for answer in answers[: run.frozen_from] if answer is not None)
+    after = answers[run.frozen_from :]
+    slow = [
+        number for number, answer in enumerate(after) if answer is None or answer >= run.hedge_delay
+    ]
+    settled_at = slow[-1] + 1 if slow else 0  # from here on, all took less than the hedge delay
+    return {
+        "answered_before": len(before),
+        "answered_after": _count(after),
+        "unanswered": len(answers) - _count(answers),
+        "p50_before_ms": _in_ms(nearest_rank(before, PERCENTILES["p50"])) if before else None,
+        "first_after_ms": _in_ms(after[0]) if after else None,
+        "slowest_after_ms": _slowest_ms(after) if None not in after else None,
+        "settled_s": round(settled_at / run.rate, 3) if settled_at < len(after) else None,
+        "connections": connections,
+    }
+
+
+def timeline(run: FrozenRun, answers: Pair[Answers]) -> Sequence[Mapping[str, Any]]:
+    """Divide the schedule into periods, one of which begins with the freeze."""
+    length = max(1, math.ceil(run.publishes / _PERIODS))
+    # The first one is shorter if the rest would not begin at the freeze.
+    starts = range(run.frozen_from % length - length, run.publishes, length)
+    parts = [slice(max(start, 0), start + length) for start in starts if start + length > 0]
+    return [
+        {
+            "since_freeze_s": round(run.since_freeze(part.start), 3),
+            "sent": len(plain := answers.official[part]),
+            "plain_answered": _count(plain),
+            "plain_slowest_ms": _slowest_ms(plain),
+            "hedged_answered": _count(hedged := answers.hedged[part]),
+            "hedged_slowest_ms": _slowest_ms(hedged),
+        }
+        for part in parts
+    ]
+
+
+def _count(answers: Answers) -> int:
+    return sum(answer is not None for answer in answers)
+
+
+def _slowest_ms(answers: Answers) -> float | None:
+    return _in_ms(max((answer for answer in answers if answer is not None), default=None))
+
+
+def _in_ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(1000 * seconds, 3)
+
+
+def _answered(period: Mapping[str, Any], side: str) -> str:
+    slowest_ms = period[f"{side}_slowest_ms"]
+    slowest = "" if slowest_ms is None else f", max {slowest_ms:,.0f} ms"
+    return f"{period[f'{side}_answered']} of {period['sent']}{slowest}"
+
+
+def _share(answered: int, sent: int) -> str:
+    return {sent: "all", 0: "none"}.get(answered, f"{answered:,}")

@@ -1,168 +1,139 @@
-"""What the demo found: the numbers, as JSON and in words."""
+"""What the commands show: tables or JSON on stdout, progress and notes on stderr, files."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from hedged_pubsub.cli.measures import nearest_rank
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 # Sends later than this are the machine's doing, not the clients': a tenth of the smallest hedge
-# delay, so that what lies below cannot change what the table shows.
+# delay, so that what lies below cannot change what a table shows.
 _LATE: Final = 0.01
 
-# Two runs of one and the same client differ by several percent.
-_CLEAR: Final = 0.1
+
+class CommandError(Exception):
+    """The command failed while it ran; the message is one line."""
+
+    exit_code: ClassVar = 1
+
+
+class RefusedError(CommandError):
+    """The command cannot start: something that it needs is missing, or cannot be used."""
+
+    exit_code: ClassVar = 2
+
+
+class MeasurementError(CommandError):
+    """What was measured cannot be shown: a publish failed, did not end, or was not stored."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClientResult:
-    """One client's row of the report; field names are the keys of the JSON object.
+class Table:
+    """A table of text."""
 
-    Attributes:
-        p50_ms: Median latency in milliseconds; the other percentiles likewise, by nearest rank.
-        p90_ms: 90th percentile.
-        p99_ms: 99th percentile.
-        p99_9_ms: 99.9th percentile.
-        max_ms: The slowest publish.
-        requests: Publish requests that the server saw.
-    """
-
-    p50_ms: float
-    p90_ms: float
-    p99_ms: float
-    p99_9_ms: float
-    max_ms: float
-    requests: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HedgedResult(ClientResult):
-    """The hedged client's row.
-
-    Attributes:
-        hedges_sent: Hedges that went out.
-        hedges_won: Hedges that answered before their original.
-        hedges_suppressed: Looks at which no token was left for a hedge.
-        duplicates: Messages stored beyond the first copy of each.
-        extra_requests_pct: Requests beyond those of the plain client, in percent of these.
-    """
-
-    hedges_sent: int
-    hedges_won: int
-    hedges_suppressed: int
-    duplicates: int
-    extra_requests_pct: float
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    section_after: int = 0  # rows above a rule
+    workload: str = ""  # whose part of a benchmark's page it belongs to
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """Both clients' results for one schedule."""
+    """Everything that a command found: data for ``--json``, tables and words for readers."""
 
-    plain: ClientResult
-    hedged: HedgedResult
+    data: Mapping[str, Any]
+    tables: Sequence[Table]
+    words: str
 
-    def to_json(self) -> str:
-        """The report as one JSON object on one line."""
-        return json.dumps(dataclasses.asdict(self))
+    def show(self, *, as_json: bool) -> None:
+        """Print it to stdout: as one JSON object on one line, or as tables and words."""
+        if as_json:
+            print(json.dumps(self.data, default=dataclasses.asdict), flush=True)
+            return
+        from rich.console import Console
+        from rich.table import Table as TerminalTable
 
-    def in_words(self) -> str:
-        """What a reader sees in the table, in one or two plain sentences."""
-        hedged = self.hedged
-        words = (
-            f"p99.9 {self._change()} for {hedged.extra_requests_pct:.1f} % more requests;"
-            f" {_duplicates_stored(hedged.duplicates)}."
+        console = Console(file=sys.stdout, highlight=False)
+        for table in self.tables:
+            shown = TerminalTable(title=table.title, title_justify="left")
+            for number, name in enumerate(table.header):
+                shown.add_column(name, justify="right" if number else "left")
+            for number, row in enumerate(table.rows, 1):
+                shown.add_row(*row, end_section=number == table.section_after)
+            console.print(shown)
+        console.print(self.words)
+
+
+def check_extras(*, plots: bool) -> None:
+    """Raise RefusedError unless what results are shown with is installed."""
+    needed = [("rich", "cli")] + ([("matplotlib", "plot")] if plots else [])
+    missing = [(module, extra) for module, extra in needed if not importlib.util.find_spec(module)]
+    if missing:
+        raise RefusedError(
+            f"not installed: {', '.join(module for module, _ in missing)};"
+            f" run: pip install 'hedged-pubsub[{','.join(extra for _, extra in missing)}]'"
         )
-        if hedged.hedges_suppressed:
-            words += (
-                f" {_counted(hedged.hedges_suppressed, 'hedge was', 'hedges were')} suppressed"
-                " because the token bucket was empty."
-            )
-        return words
-
-    def _change(self) -> str:
-        before, after = self.plain.p99_9_ms, self.hedged.p99_9_ms
-        if abs(after - before) < _CLEAR * before:
-            return f"did not change much ({before:,.0f} ms without, {after:,.0f} ms with hedging)"
-        return f"{'fell' if after < before else 'rose'} from {before:,.0f} ms to {after:,.0f} ms"
 
 
-def client_result(latencies: Sequence[float], *, requests: int) -> ClientResult:
-    """The plain client's result from its latencies in seconds."""
-    return ClientResult(**_milliseconds(latencies), requests=requests)
+def check_hedging_is_on() -> None:
+    """Raise RefusedError if the environment switches hedging off."""
+    from hedged_pubsub._google import options  # which imports gRPC
+
+    if options.is_switched_off():
+        name = options.DISABLE_VARIABLE
+        raise RefusedError(f"{name} is set, which switches hedging off; unset it to compare")
 
 
-def hedged_result(
-    latencies: Sequence[float],
-    *,
-    requests: int,
-    plain_requests: int,
-    hedges_sent: int,
-    hedges_won: int,
-    hedges_suppressed: int,
-    duplicates: int,
-) -> HedgedResult:
-    """The hedged client's result from its latencies in seconds and the counts of its run."""
-    return HedgedResult(
-        **_milliseconds(latencies),
-        requests=requests,
-        hedges_sent=hedges_sent,
-        hedges_won=hedges_won,
-        hedges_suppressed=hedges_suppressed,
-        duplicates=duplicates,
-        extra_requests_pct=round(100 * (requests - plain_requests) / plain_requests, 3),
+@contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """Show progress bars on stderr, so that stdout holds the result alone."""
+    from rich import progress
+    from rich.console import Console
+
+    columns = (
+        progress.TextColumn("{task.description:<24}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
     )
+    # Each refresh takes the interpreter for some milliseconds from the clients that are measured.
+    with progress.Progress(*columns, console=Console(stderr=True), refresh_per_second=3) as bars:
+        yield bars
 
 
-def nearest_rank(ordered: Sequence[float], per_mille: int) -> float:
-    """The smallest value that at least ``per_mille`` thousandths of all values do not exceed.
-
-    Args:
-        ordered: The values, smallest first.
-        per_mille: From 1 to 1000; whole, because 99.9 % of a count in floating point can land
-            on the next rank.
-
-    Raises:
-        ValueError: If there are no values, or ``per_mille`` is out of range.
-    """
-    if not ordered:
-        raise ValueError("ordered must hold at least one value; got none")
-    if not 1 <= per_mille <= 1000:
-        raise ValueError(f"per_mille must be from 1 to 1000; got {per_mille!r}")
-    rank = -(-per_mille * len(ordered) // 1000)
-    return ordered[rank - 1]
+def note_lateness(lateness: Sequence[float]) -> None:
+    """Say so on stderr if more than one send in a hundred was late, by some seconds."""
+    p99 = nearest_rank(sorted(lateness), 9_900)
+    if p99 > _LATE:
+        note = (
+            f"This machine did not keep the schedule: 1 % of the sends were {1000 * p99:,.0f} ms"
+            " late or more, which is part of the latencies above. On a quieter machine, or with a"
+            " lower --rate, only the clients' part remains."
+        )
+        print(note, file=sys.stderr)
 
 
-def late_note(lateness: Sequence[float]) -> str | None:
-    """A warning if more than one send in a hundred was late, else None.
-
-    Args:
-        lateness: Seconds between the scheduled and the actual send, one for each message.
-    """
-    p99 = nearest_rank(sorted(lateness), 990)
-    if p99 <= _LATE:
-        return None
-    return (
-        f"This machine did not keep the schedule: 1 % of the sends were {1000 * p99:,.0f} ms late"
-        " or more, which is part of the latencies above. On a quieter machine, or with a lower"
-        " --rate, only the clients' part remains."
-    )
+def save(what: str, path: Path, write: Callable[[], object]) -> None:
+    """Write a file, and say on stderr what went into which; raise CommandError if that fails."""
+    try:
+        write()
+    except OSError as error:
+        raise CommandError(f"cannot write {str(path)!r}: {error}") from error
+    print(f"{what} into {path}", file=sys.stderr)
 
 
-def _milliseconds(latencies: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(latencies)
-    ranks = {"p50_ms": 500, "p90_ms": 900, "p99_ms": 990, "p99_9_ms": 999, "max_ms": 1000}
-    return {
-        name: round(1000 * nearest_rank(ordered, per_mille), 3) for name, per_mille in ranks.items()
-    }
-
-
-def _duplicates_stored(duplicates: int) -> str:
-    if not duplicates:
-        return "no duplicate was stored"
-    return f"{_counted(duplicates, 'duplicate was', 'duplicates were')} stored"
-
-
-def _counted(count: int, one: str, many: str) -> str:
+def in_words(count: int, one: str, many: str) -> str:
+    """Return a count with the noun, and verb, that belongs to it."""
     return f"{count:,} {one if count == 1 else many}"

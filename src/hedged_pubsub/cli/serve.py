@@ -7,35 +7,34 @@ import signal
 import socket
 import sys
 import threading
-from types import FrameType
 
 from hedged_pubsub.cli.arguments import ServeOptions
+from hedged_pubsub.cli.report import CommandError, in_words
 from hedged_pubsub.testing import FaultScript, Fixed, PubSubServer, StoreThenStall
 
 
-def run_serve(options: ServeOptions) -> int:
-    """Serve until SIGINT or SIGTERM; returns the exit code."""
+def run_serve(options: ServeOptions) -> None:
+    """Serve until SIGINT or SIGTERM; raise CommandError if the port cannot be had."""
     stopped = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopped.set()
-
     # Before the server starts, so that a signal during the start ends it as cleanly.
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background job
-        signal.signal(signal.SIGINT, stop)
+        signal.signal(signal.SIGINT, lambda *_: stopped.set())
 
-    server = PubSubServer(_script(options), port=options.port, auto_create_topics=True)
+    stall = StoreThenStall(options.stall, probability=options.stall_rate)
+    script = FaultScript(
+        latency=Fixed(options.latency) if options.latency else None,
+        faults=[stall] if options.stall_rate else [],
+        seed=options.seed,
+    )
+    server = PubSubServer(script, port=options.port, auto_create_topics=True)
     try:
         _check_port(options.port)
         server.start()
     except (OSError, RuntimeError) as error:
-        print(
-            f"hedged-pubsub serve: error: cannot listen on 127.0.0.1:{options.port}: {error}"
-            " (--port 0 picks a free port)",
-            file=sys.stderr,
-        )
-        return 1
+        raise CommandError(
+            f"cannot listen on 127.0.0.1:{options.port}: {error} (--port 0 picks a free port)"
+        ) from error
     try:
         print(f"export PUBSUB_EMULATOR_HOST={server.address}", flush=True)
         # With a timeout, because only then Windows delivers Ctrl-C to a waiting thread.
@@ -44,10 +43,9 @@ def run_serve(options: ServeOptions) -> int:
         attempts, messages = len(server.attempts()), len(server.messages())
     finally:
         server.stop()
-    requests = "publish request" if attempts == 1 else "publish requests"
-    stored = "message was" if messages == 1 else "messages were"
-    print(f"Served {attempts:,} {requests}; {messages:,} {stored} stored.", file=sys.stderr)
-    return 0
+    requests = in_words(attempts, "publish request", "publish requests")
+    stored = in_words(messages, "message was", "messages were")
+    print(f"Served {requests}; {stored} stored.", file=sys.stderr)
 
 
 def _check_port(port: int) -> None:
@@ -56,13 +54,3 @@ def _check_port(port: int) -> None:
         if os.name == "posix":  # as a server does; elsewhere it would take over a port in use
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", port))
-
-
-def _script(options: ServeOptions) -> FaultScript:
-    return FaultScript(
-        latency=Fixed(options.latency) if options.latency else None,
-        faults=[StoreThenStall(options.stall, probability=options.stall_rate)]
-        if options.stall_rate
-        else [],
-        seed=options.seed,
-    )

@@ -2,84 +2,95 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import click
+
+EMULATOR: Final = "emulator"
+SERVER: Final = "server"
+WORKLOADS: Final = ("throughput", "latency", "memory", "tails")
 PLOT_SUFFIXES: Final = (".pdf", ".png", ".svg")
 
 
-class UsageError(Exception):
-    """The command cannot start: bad arguments, or something it needs is missing (exit code 2)."""
+class Value(click.ParamType):  # type: ignore[type-arg] # of old releases it takes none
+    """A kind of value: ``read`` makes it of a text, or raises ValueError; the help has bounds."""
 
+    name = "value"
 
-def whole_number(low: int, high: int) -> Callable[[str], int]:
-    """Read a whole number from ``low`` to ``high``."""
+    def __init__(self, read: Callable[[str], Any], bounds: str = "") -> None:
+        self.read = read
+        self.bounds = bounds
 
-    def convert(text: str) -> int:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read a text; a default is a value already."""
+        if not isinstance(value, str):
+            return value
         try:
-            value = int(text)
-        except ValueError:
-            value = low - 1
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(
-                f"must be a whole number from {low} to {high}; got {text!r}"
-            )
-        return value
-
-    return convert
+            return self.read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
-def positive_number(high: float, unit: str) -> Callable[[str], float]:
-    """Read a number above 0 and up to ``high``."""
-    return _number(lambda value: 0 < value <= high, f"a number above 0 and up to {high:g} {unit}")
+def number(low: float, high: float, *, whole: bool = False, above: bool = False) -> Value:
+    """Return the type of numbers between two bounds; ``above`` excludes the lower one."""
+    bounds = f"{f'above {low:g} and up' if above else f'{low:g}'} to {high:.15g}"
 
-
-def number_between(low: float, high: float, unit: str = "") -> Callable[[str], float]:
-    """Read a number from ``low`` to ``high``."""
-    return _number(
-        lambda value: low <= value <= high,
-        f"a number from {low:g} to {high:g}{unit and ' ' + unit}",
-    )
-
-
-def listed(convert: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    """Read a list that is separated by commas, without its repetitions."""
-
-    def convert_all(text: str) -> tuple[Any, ...]:
-        # A repetition would make two rows of one thing.
-        return tuple(dict.fromkeys(convert(part.strip()) for part in text.split(",")))
-
-    return convert_all
-
-
-def _number(accepts: Callable[[float], bool], bounds: str) -> Callable[[str], float]:
-    def convert(text: str) -> float:
+    def read(text: str) -> float:
         try:
-            value = float(text)
+            value = int(text) if whole else float(text)
         except ValueError:
             value = math.nan
-        if not accepts(value):  # never true for NaN, and the bounds exclude infinity
-            raise argparse.ArgumentTypeError(f"must be {bounds}; got {text!r}")
+        # Never true for NaN.
+        if not (low < value if above else low <= value) or not value <= high:
+            kind = "a whole number" if whole else "a number"
+            raise ValueError(f"must be {kind}, {bounds}; got {text!r}")
         return value
 
-    return convert
+    return Value(read, bounds)
 
 
-def plot_path(text: str) -> Path:
-    """Read the path of a file that a plot can be written to."""
+def listed(value: Value) -> Value:
+    """Return the type of lists that are separated by commas; repetitions are left out."""
+
+    def read(text: str) -> tuple[Any, ...]:
+        # A repetition would make two rows of one thing.
+        return tuple(dict.fromkeys(value.read(part.strip()) for part in text.split(",")))
+
+    return Value(read, value.bounds and f"each {value.bounds}")
+
+
+def _plot_path(text: str) -> Path:
     path = Path(text)
     if path.suffix.lower() not in PLOT_SUFFIXES:
-        raise argparse.ArgumentTypeError(
-            f"must end in one of {', '.join(PLOT_SUFFIXES)}; got {text!r}"
-        )
+        raise ValueError(f"must end in one of {', '.join(PLOT_SUFFIXES)}; got {text!r}")
     if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(
+        raise ValueError(
             f"must be in a folder that exists; {str(path.parent)!r} does not: create it first"
         )
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"must be a file that can be written; got {text!r}")
+        raise ValueError(f"must be a file that can be written; got {text!r}")
     return path
+
+
+def _workload(text: str) -> str:
+    if text not in WORKLOADS:
+        raise ValueError(f"must be of {', '.join(WORKLOADS)}; got {text!r}")
+    return text
+
+
+def _target(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if text in (EMULATOR, SERVER) or (host and port.isdecimal() and 0 < int(port) < 2**16):
+        return text
+    raise ValueError(
+        f"must be {EMULATOR!r}, {SERVER!r} or HOST:PORT such as 127.0.0.1:8085; got {text!r}"
+    )
+
+
+PLOT: Final = Value(_plot_path)
+WORKLOAD: Final = Value(_workload)
+TARGET: Final = Value(_target)

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import grpc
 from google.pubsub_v1 import types
 
 from hedged_pubsub.testing.records import StoredMessage
-from hedged_pubsub.testing.subscription import Subscription
+
+_Found = TypeVar("_Found")
 
 # The raw protobuf classes: their proto-plus wrappers cost several microseconds a message.
 TopicProto = types.Topic.pb()
 SubscriptionProto = types.Subscription.pb()
 
-DELETED_TOPIC = "_deleted-topic_"
+DELETED_TOPIC: Final = "_deleted-topic_"
 """What a subscription shows as its topic once that is deleted; the real service's word."""
 
-_DEFAULT_ACK_DEADLINE = 10
-_PATH = re.compile(r"projects/[^/]+/(topics|subscriptions)/[^/]+")
+_DEFAULT_ACK_DEADLINE: Final = 10  # seconds
 
 
 class StatusError(Exception):
@@ -41,160 +43,189 @@ class StatusError(Exception):
         self.details = details
 
     def __str__(self) -> str:
-        """Returns code and text."""
+        """Return code and text."""
         return f"{self.code.name}: {self.details}"
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredBatch:
-    """The messages of one attempt, kept as they came; turned into records when asked for."""
+@dataclass(slots=True)
+class Delivery:
+    """A delivered message, leased to its consumer until it is acknowledged or expires."""
 
-    topic: str
-    messages: Any
-    ids: list[str]
-    publish_time: float
-    attempt_number: int | None
-    call: int
+    ack_id: str
+    message: Any
+    number: int  # 1 for its first delivery
+    expires: float
+    consumer: object
 
-    def records(self) -> Iterator[StoredMessage]:
-        for message_id, message in zip(self.ids, self.messages, strict=True):
-            yield StoredMessage(
-                message_id=message_id,
-                topic=self.topic,
-                data=message.data,
-                attributes=tuple(sorted(message.attributes.items())),
-                ordering_key=message.ordering_key,
-                publish_time=self.publish_time,
-                attempt_number=self.attempt_number,
-                call=self.call,
-            )
+
+class Subscription:
+    """Delivers each message at least once: again when not acknowledged in time. Thread-safe."""
+
+    def __init__(self, proto: Any) -> None:
+        self.proto = proto
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[Any, int]] = deque()  # each with the number of its delivery
+        self._leases: dict[str, Delivery] = {}
+        self._ack_ids = itertools.count(1)
+        self._closed = False
+
+    def add(self, messages: Iterable[Any]) -> None:
+        """Queue messages."""
+        with self._changed:
+            self._waiting.extend((message, 1) for message in messages)
+            self._changed.notify_all()
+
+    def take(
+        self,
+        consumer: object,
+        *,
+        max_messages: int,
+        max_outstanding: int = 0,
+        ack_deadline: float = 0.0,
+        timeout: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> list[Delivery]:
+        """Wait for messages and lease them; return none when that was in vain.
+
+        A limit of 0 is none. Every `wake` asks ``cancelled`` again.
+        """
+        give_up = math.inf if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not self._closed and not cancelled():
+                now = time.monotonic()
+                self._return_expired(now)
+                room = min(max_messages, len(self._waiting))
+                if max_outstanding > 0:
+                    outstanding = sum(d.consumer is consumer for d in self._leases.values())
+                    room = min(room, max_outstanding - outstanding)
+                if room > 0:
+                    seconds = ack_deadline or self.proto.ack_deadline_seconds
+                    return [self._lease(consumer, now + seconds) for _ in range(room)]
+                if now >= give_up:
+                    break
+                wake_up = min([give_up, *(d.expires for d in self._leases.values())])
+                self._changed.wait(min(wake_up - now, threading.TIMEOUT_MAX))
+            return []
+
+    def acknowledge(self, ack_ids: Iterable[str]) -> None:
+        """End leases for good. Unknown and late ids are ignored, as on the real service."""
+        with self._changed:
+            for ack_id in ack_ids:
+                self._leases.pop(ack_id, None)
+            self._changed.notify_all()
+
+    def modify_ack_deadline(self, ack_ids: Iterable[str], seconds: float) -> None:
+        """Let leases end ``seconds`` from now; 0 delivers the messages again at once."""
+        expires = time.monotonic() + seconds
+        with self._changed:
+            for ack_id in self._leases.keys() & ack_ids:
+                self._leases[ack_id].expires = expires
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let everything that waits ask ``cancelled`` again."""
+        self.add(())
+
+    def clear(self) -> None:
+        """Forget all messages."""
+        with self._changed:
+            self._waiting.clear()
+            self._leases.clear()
+
+    def close(self) -> None:
+        """End all waiting, for good."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _lease(self, consumer: object, expires: float) -> Delivery:
+        message, number = self._waiting.popleft()
+        delivery = Delivery(f"{next(self._ack_ids)}-{number}", message, number, expires, consumer)
+        self._leases[delivery.ack_id] = delivery
+        return delivery
+
+    def _return_expired(self, now: float) -> None:
+        for delivery in [d for d in self._leases.values() if d.expires <= now]:
+            del self._leases[delivery.ack_id]
+            self._waiting.appendleft((delivery.message, delivery.number + 1))
 
 
 class Broker:
-    """Topics, subscriptions and messages. Thread-safe.
-
-    Args:
-        auto_create_topics: whether publishing to an unknown topic creates it.
-    """
+    """Topics, subscriptions and messages. Thread-safe. Raises `StatusError` as the service does."""
 
     def __init__(self, *, auto_create_topics: bool) -> None:
         self._auto_create_topics = auto_create_topics
         self._lock = threading.Lock()
         self._topics: dict[str, Any] = {}
         self._subscriptions: dict[str, Subscription] = {}
-        self._batches: list[_StoredBatch] = []
+        # The messages of one attempt with their ids, and what their records have in common.
+        self._batches: list[tuple[Any, list[str], dict[str, Any]]] = []
         self._ids = itertools.count(1)
 
     def create_topic(self, topic: Any) -> Any:
-        """Adds a topic and returns it.
-
-        Raises:
-            StatusError: ALREADY_EXISTS, or INVALID_ARGUMENT for a malformed name.
-        """
-        _check_path(topic.name, "topics")
+        """Add a topic and return it."""
         with self._lock:
-            if topic.name in self._topics:
-                raise StatusError(
-                    grpc.StatusCode.ALREADY_EXISTS, f"topic {topic.name} exists already"
-                )
-            self._topics[topic.name] = topic
+            _add(self._topics, topic.name, topic, "topics")
         return topic
 
     def topic(self, path: str) -> Any:
-        """Returns a topic.
-
-        Raises:
-            StatusError: NOT_FOUND.
-        """
+        """Return a topic."""
         with self._lock:
-            return self._topic(path)
+            return _find(self._topics, path)
 
     def topics(self, project: str) -> list[Any]:
-        """Returns the topics of a project (``"projects/…"``), in order of creation."""
+        """Return the topics of a project (``"projects/…"``), in order of creation."""
         with self._lock:
             return [t for path, t in self._topics.items() if path.startswith(project + "/")]
 
     def update_topic(self, topic: Any, mask: Any) -> Any:
-        """Sets the fields of a topic that the mask names and returns the topic.
-
-        Raises:
-            StatusError: NOT_FOUND, or INVALID_ARGUMENT for a mask that names no settable field.
-        """
+        """Set the fields of a topic that the mask names and return the topic."""
         if not mask.paths or "name" in mask.paths:
-            raise StatusError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                "update_mask must name at least one field, and not the name",
-            )
+            raise invalid("update_mask must name at least one field, and not the name")
         with self._lock:
             updated = TopicProto()
-            updated.CopyFrom(self._topic(topic.name))
+            updated.CopyFrom(_find(self._topics, topic.name))
             try:
                 mask.MergeMessage(topic, updated, True, True)
             except (KeyError, ValueError):
-                raise StatusError(
-                    grpc.StatusCode.INVALID_ARGUMENT,
-                    f"update_mask={list(mask.paths)} must name fields of a topic",
+                raise invalid(
+                    f"update_mask={list(mask.paths)} must name fields of a topic"
                 ) from None
             self._topics[topic.name] = updated
             return updated
 
     def delete_topic(self, path: str) -> None:
-        """Removes a topic. Its subscriptions stay, as on the real service.
-
-        Raises:
-            StatusError: NOT_FOUND.
-        """
+        """Remove a topic. Its subscriptions stay, as on the real service."""
         with self._lock:
-            self._topic(path)
+            _find(self._topics, path)
             del self._topics[path]
             for subscription in self._subscriptions.values():
                 if subscription.proto.topic == path:
                     subscription.proto.topic = DELETED_TOPIC
 
     def create_subscription(self, proto: Any) -> Any:
-        """Adds a subscription and returns its protobuf message.
-
-        Raises:
-            StatusError: ALREADY_EXISTS, NOT_FOUND for its topic, or INVALID_ARGUMENT.
-        """
-        _check_path(proto.name, "subscriptions")
+        """Add a subscription and return its protobuf message."""
         deadline = proto.ack_deadline_seconds or _DEFAULT_ACK_DEADLINE
         if not 10 <= deadline <= 600:
-            raise StatusError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"ack_deadline_seconds={deadline} must be between 10 and 600, or 0 for the default",
+            raise invalid(
+                f"ack_deadline_seconds={deadline} must be between 10 and 600, or 0 for the default"
             )
         proto.ack_deadline_seconds = deadline
         with self._lock:
-            self._topic(proto.topic)
-            if proto.name in self._subscriptions:
-                raise StatusError(
-                    grpc.StatusCode.ALREADY_EXISTS, f"subscription {proto.name} exists already"
-                )
-            self._subscriptions[proto.name] = Subscription(proto)
+            _find(self._topics, proto.topic)
+            _add(self._subscriptions, proto.name, Subscription(proto), "subscriptions")
         return proto
 
     def subscription(self, path: str) -> Subscription:
-        """Returns a subscription.
-
-        Raises:
-            StatusError: NOT_FOUND.
-        """
+        """Return a subscription."""
         with self._lock:
-            found = self._subscriptions.get(path)
-        if found is None:
-            raise StatusError(grpc.StatusCode.NOT_FOUND, f"subscription {path} does not exist")
-        return found
+            return _find(self._subscriptions, path)
 
     def subscriptions(self, *, project: str | None = None, topic: str | None = None) -> list[Any]:
-        """Returns the subscriptions of a project (``"projects/…"``) or of a topic.
-
-        Raises:
-            StatusError: NOT_FOUND for the topic.
-        """
+        """Return the subscriptions of a project (``"projects/…"``) or of a topic."""
         with self._lock:
             if topic is not None:
-                self._topic(topic)
+                _find(self._topics, topic)
             return [
                 s.proto
                 for path, s in self._subscriptions.items()
@@ -203,50 +234,30 @@ class Broker:
             ]
 
     def delete_subscription(self, path: str) -> None:
-        """Removes a subscription; whoever waits on it gets NOT_FOUND.
-
-        Raises:
-            StatusError: NOT_FOUND.
-        """
-        subscription = self.subscription(path)
+        """Remove a subscription; whoever waits on it gets NOT_FOUND."""
         with self._lock:
-            self._subscriptions.pop(path, None)
+            subscription = _find(self._subscriptions, path)
+            del self._subscriptions[path]
         subscription.close()
 
     def check_topic(self, path: str) -> None:
-        """Checks that one can publish to the topic, creating it if topics are auto-created.
-
-        Raises:
-            StatusError: NOT_FOUND, or INVALID_ARGUMENT for a malformed name.
-        """
+        """Check that one can publish to the topic, creating it if topics are auto-created."""
+        _check_path(path, "topics")
         with self._lock:
-            if path in self._topics:
-                return
-            if self._auto_create_topics:
-                _check_path(path, "topics")
-                self._topics[path] = TopicProto(name=path)
-                return
-            self._topic(path)
+            if self._auto_create_topics and path not in self._topics:
+                _add(self._topics, path, TopicProto(name=path), "topics")
+            _find(self._topics, path)
 
     def publish(
         self, topic: str, messages: Any, *, attempt_number: int | None, call: int
     ) -> list[str]:
-        """Stores messages, hands them to the topic's subscriptions and returns their ids.
-
-        Args:
-            topic: path of the topic.
-            messages: protobuf messages; the broker keeps them.
-            attempt_number: of the attempt that brought them, for the records.
-            call: number of the call that brought them, for the records.
-
-        Raises:
-            StatusError: NOT_FOUND.
-        """
+        """Store a request's messages, hand them to the topic's subscriptions; return their ids."""
         now = time.time()
         with self._lock:
-            self._topic(topic)
+            _find(self._topics, topic)
             ids = [str(next(self._ids)) for _ in messages]
-            self._batches.append(_StoredBatch(topic, messages, ids, now, attempt_number, call))
+            common = {"topic": topic, "attempt_number": attempt_number, "call": call}
+            self._batches.append((messages, ids, {**common, "publish_time": now}))
             subscriptions = [s for s in self._subscriptions.values() if s.proto.topic == topic]
             if subscriptions:
                 for message_id, message in zip(ids, messages, strict=True):
@@ -257,34 +268,48 @@ class Broker:
         return ids
 
     def messages(self, topic: str | None) -> tuple[StoredMessage, ...]:
-        """Returns what was stored, in order; of one topic (its path) or of all."""
+        """Return what was stored, in order; of one topic (its path) or of all."""
         with self._lock:
-            batches = list(self._batches)
+            batches = [batch for batch in self._batches if topic in (None, batch[2]["topic"])]
         return tuple(
-            record
-            for batch in batches
-            if topic is None or batch.topic == topic
-            for record in batch.records()
+            StoredMessage(
+                message_id=message_id,
+                data=message.data,
+                attributes=tuple(sorted(message.attributes.items())),
+                ordering_key=message.ordering_key,
+                **common,
+            )
+            for messages, ids, common in batches
+            for message, message_id in zip(messages, ids, strict=True)
         )
 
     def clear(self) -> None:
-        """Forgets all messages, also those the subscriptions have not delivered yet."""
+        """Forget all messages, also those the subscriptions have not delivered yet."""
         with self._lock:
             self._batches.clear()
             for subscription in self._subscriptions.values():
                 subscription.clear()
 
-    def _topic(self, path: str) -> Any:
-        found = self._topics.get(path)
-        if found is None:
-            raise StatusError(grpc.StatusCode.NOT_FOUND, f"topic {path} does not exist")
-        return found
+
+def _find(known: Mapping[str, _Found], path: str) -> _Found:
+    found = known.get(path)
+    if found is None:
+        raise StatusError(grpc.StatusCode.NOT_FOUND, f"{path} does not exist")
+    return found
+
+
+def _add(known: dict[str, _Found], path: str, new: _Found, collection: str) -> None:
+    _check_path(path, collection)
+    if path in known:
+        raise StatusError(grpc.StatusCode.ALREADY_EXISTS, f"{path} exists already")
+    known[path] = new
 
 
 def _check_path(path: str, collection: str) -> None:
-    match = _PATH.fullmatch(path)
-    if match is None or match[1] != collection:
-        raise StatusError(
-            grpc.StatusCode.INVALID_ARGUMENT,
-            f"name={path!r} must be of the form projects/PROJECT/{collection}/NAME",
-        )
+    if not re.fullmatch(f"projects/[^/]+/{collection}/[^/]+", path):
+        raise invalid(f"name={path!r} must be of the form projects/PROJECT/{collection}/NAME")
+
+
+def invalid(details: str) -> StatusError:
+    """Return the error for a request that makes no sense."""
+    return StatusError(grpc.StatusCode.INVALID_ARGUMENT, details)

@@ -1,72 +1,36 @@
-"""Argument checks shared by the latencies, the faults and the server.
+"""Argument checks, which return what was checked or raise TypeError or ValueError.
 
 Each error names the argument, its value, the bound and what to pass instead.
 """
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable
+from typing import Any, Final
+
+_MAX: Final = sys.float_info.max
 
 
-def number(name: str, value: object, *, minimum: float, maximum: float = math.inf) -> float:
-    """Returns ``value`` as a float, after checking that it is a finite number in the bounds.
-
-    Args:
-        name: the argument's name, for the message.
-        value: what the caller passed.
-        minimum: the smallest value allowed.
-        maximum: the largest value allowed.
-
-    Raises:
-        TypeError: if ``value`` is not an int or a float (a bool is neither).
-        ValueError: if it is NaN, infinite, or out of the bounds.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name}={value!r} must be a number; pass an int or a float")
-    bounds = (
-        f"at least {minimum:g}" if maximum == math.inf else f"between {minimum:g} and {maximum:g}"
-    )
-    if not math.isfinite(value) or not minimum <= value <= maximum:
-        raise ValueError(f"{name}={value!r} must be a finite number, {bounds}")
-    return float(value)
+def number(name: str, value: Any, *, minimum: float, maximum: float = _MAX) -> float:
+    """Return ``value`` as a float if it is a finite number (a bool is none) in the bounds."""
+    return float(_bounded(name, value, (int, float), "a finite number", minimum, maximum))
 
 
 def positive(name: str, value: object) -> float:
-    """Returns ``value`` as a float, after checking that it is a finite number above 0.
-
-    Raises:
-        TypeError: if ``value`` is not an int or a float.
-        ValueError: if it is NaN, infinite, or not above 0.
-    """
-    checked = number(name, value, minimum=0)
-    if checked == 0:
+    """Return ``value`` as a float if it is a finite number above 0."""
+    if not (checked := number(name, value, minimum=0)):
         raise ValueError(f"{name}={value!r} must be above 0")
     return checked
 
 
-def integer(name: str, value: object, *, minimum: int, maximum: int | None = None) -> int:
-    """Returns ``value``, after checking that it is an int in the bounds.
-
-    Raises:
-        TypeError: if ``value`` is not an int (a bool is not).
-        ValueError: if it is out of the bounds.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r} must be an int")
-    if value < minimum or (maximum is not None and value > maximum):
-        bounds = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
-        raise ValueError(f"{name}={value!r} must be {bounds}")
-    return value
+def integer(name: str, value: Any, *, minimum: int, maximum: float = _MAX) -> int:
+    """Return ``value`` if it is an int (a bool is none) in the bounds."""
+    return int(_bounded(name, value, (int,), "an int", minimum, maximum))
 
 
 def integers(name: str, values: object, *, minimum: int) -> frozenset[int]:
-    """Returns ``values`` as a set, after checking that each is an int of at least ``minimum``.
-
-    Raises:
-        TypeError: if ``values`` is not an iterable of ints.
-        ValueError: if it is empty or one of them is too small.
-    """
+    """Return ``values`` as a set if there are any and each is an int of at least ``minimum``."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise TypeError(f"{name}={values!r} must be a collection of ints, such as [1]")
     checked = frozenset(integer(f"{name}[{i}]", v, minimum=minimum) for i, v in enumerate(values))
@@ -76,14 +40,17 @@ def integers(name: str, values: object, *, minimum: int) -> frozenset[int]:
 
 
 def text(name: str, value: object, example: str) -> str:
-    """Returns ``value``, after checking that it is a string and not empty.
+    """Return ``value`` if it is a string and not empty."""
+    if isinstance(value, str) and value:
+        return value
+    error = ValueError if isinstance(value, str) else TypeError
+    raise error(f'{name}={value!r} must be a string that is not empty, such as "{example}"')
 
-    Raises:
-        TypeError: if it is not a string.
-        ValueError: if it is empty.
-    """
-    if not isinstance(value, str):
-        raise TypeError(f'{name}={value!r} must be a string, such as "{example}"')
-    if not value:
-        raise ValueError(f'{name} is empty; pass a string such as "{example}"')
+
+def _bounded(name: str, value: Any, types: Any, kind: str, minimum: float, maximum: float) -> Any:
+    if isinstance(value, bool) or not isinstance(value, types):
+        raise TypeError(f"{name}={value!r} must be {kind}")
+    if not minimum <= value <= maximum:
+        bounds = f"at least {minimum}" if maximum == _MAX else f"between {minimum} and {maximum}"
+        raise ValueError(f"{name}={value!r} must be {kind}, {bounds}")
     return value

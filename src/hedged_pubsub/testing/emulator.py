@@ -33,45 +33,35 @@ _USUAL_SDK_FOLDERS: Final = (
 
 
 class EmulatorNotInstalledError(Exception):
-    """The emulator, or the Java to run it with, is not on this machine; the message says where."""
+    """The emulator, or the Java to run it with, is not on this machine."""
 
 
 def find_emulator() -> tuple[str, Path]:
-    """Find what the emulator is run with.
-
-    Returns:
-        The path of ``java``, and that of the emulator's jar.
+    """Return the path of ``java`` and that of the emulator's jar.
 
     Raises:
         EmulatorNotInstalledError: If either is missing.
     """
     jar = _find_jar()
-    java = shutil.which("java")
-    if java is None:
-        raise EmulatorNotInstalledError(f"found {jar}, but no java on the PATH to run it with")
-    return java, jar
+    if java := shutil.which("java"):
+        return java, jar
+    raise EmulatorNotInstalledError(f"found {jar}, but no java on the PATH to run it with")
 
 
 @contextmanager
 def running_emulator(java: str, jar: Path) -> Iterator[str]:
-    """Run the emulator on a free loopback port until the block ends.
-
-    Args:
-        java: The path of ``java``, 17 or newer.
-        jar: The path of the emulator's jar.
-
-    Yields:
-        Its address, ``host:port``, once it answers.
+    """Run the emulator on a free port until the block ends; yield its address once it answers.
 
     Raises:
         RuntimeError: If it ends, or does not answer in time; with what it printed.
     """
-    port = _free_port()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    address = f"127.0.0.1:{port}"
     command = [java, "-jar", str(jar), "--host=127.0.0.1", f"--port={port}"]
     with tempfile.TemporaryFile(mode="w+") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)  # noqa: S603
         try:
-            address = f"127.0.0.1:{port}"
             if not _answers(process, address):
                 output.seek(0)
                 raise RuntimeError(
@@ -81,11 +71,10 @@ def running_emulator(java: str, jar: Path) -> Iterator[str]:
             yield address
         finally:
             process.terminate()
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_TIMEOUT_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
 
 
 def _find_jar() -> Path:
@@ -94,7 +83,12 @@ def _find_jar() -> Path:
         if not Path(named).is_file():
             raise EmulatorNotInstalledError(f"{JAR_VARIABLE} names {named}, which is not a file")
         return Path(named)
-    folders = _sdk_folders()
+    folders = [Path(folder).expanduser() for folder in _USUAL_SDK_FOLDERS]
+    if gcloud := shutil.which("gcloud"):
+        # <sdk>/bin/gcloud, often behind a link in /usr/bin.
+        folders.insert(0, Path(gcloud).resolve().parent.parent)
+    if root := os.environ.get("CLOUDSDK_ROOT_DIR"):
+        folders.insert(0, Path(root))
     for folder in folders:
         # The newest, if an upgrade left an older one behind.
         for jar in sorted(folder.glob(_JAR_PATTERN), reverse=True):
@@ -103,26 +97,6 @@ def _find_jar() -> Path:
         f"no {_JAR_PATTERN} under {', '.join(map(str, folders))}; install it with "
         f"'gcloud components install pubsub-emulator', or name the jar in {JAR_VARIABLE}"
     )
-
-
-def _sdk_folders() -> list[Path]:
-    folders = []
-    root = os.environ.get("CLOUDSDK_ROOT_DIR")
-    if root:
-        folders.append(Path(root))
-    gcloud = shutil.which("gcloud")
-    if gcloud is not None:
-        # <sdk>/bin/gcloud, often behind a link in /usr/bin.
-        folders.append(Path(gcloud).resolve().parent.parent)
-    folders.extend(Path(folder).expanduser() for folder in _USUAL_SDK_FOLDERS)
-    return folders
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _answers(process: subprocess.Popen[bytes], address: str) -> bool:

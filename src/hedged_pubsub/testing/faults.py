@@ -1,8 +1,8 @@
 """The fault script: which Publish call meets which fault, decided without clock or server.
 
-`FaultDecider` is deterministic: the same script and the same calls in the same order give the same
-decisions. Every fault has a random stream of its own and takes one draw from it for every call,
-matching or not, so neither another fault nor a selector moves the draws of the rest.
+The same script and the same calls in the same order give the same decisions. Every fault has a
+random stream of its own and takes one draw from it for every call, matching or not, so neither
+another fault nor a selector moves the draws of the rest.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Fault:
     between: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        """Checks the values."""
+        """Check the values."""
         checks.number("probability", self.probability, minimum=0, maximum=1)
-        if self.calls is not None:
-            object.__setattr__(self, "calls", checks.integers("calls", self.calls, minimum=1))
-        if self.attempts is not None:
-            attempts = checks.integers("attempts", self.attempts, minimum=0)
-            object.__setattr__(self, "attempts", attempts)
+        for name in ("seconds", "after"):  # of the faults that hold a call
+            checks.number(name, getattr(self, name, 0), minimum=0)
+        for name, minimum in (("calls", 1), ("attempts", 0)):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, checks.integers(name, given, minimum=minimum))
         if self.times is not None:
             checks.integer("times", self.times, minimum=1)
         if self.topic is not None:
@@ -53,20 +53,20 @@ class Fault:
         if self.between is not None:
             object.__setattr__(self, "between", _window(self.between))
 
-    def selects(self, call: Call) -> bool:
-        """Tells whether the call matches all selectors but ``probability`` and ``times``."""
-        if self.calls is not None and call.number not in self.calls:
-            return False
-        if self.attempts is not None and (call.attempt_number or 0) not in self.attempts:
-            return False
-        if self.topic is not None and self.topic not in (call.topic, _short_name(call.topic)):
-            return False
-        return self.between is None or self.between[0] <= call.elapsed < self.between[1]
+    def selects(self, call: Call, applied: int) -> bool:
+        """Tell whether all selectors but ``probability`` match, after so many applications."""
+        return (
+            (self.times is None or applied < self.times)
+            and (self.calls is None or call.number in self.calls)
+            and (self.attempts is None or (call.attempt_number or 0) in self.attempts)
+            and self.topic in (None, call.topic, call.topic.rpartition("/")[2])
+            and (self.between is None or self.between[0] <= call.elapsed < self.between[1])
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Stall(Fault):
-    """Holds the call, then stores its messages and answers.
+    """Hold the call, then store its messages and answer.
 
     Nothing is stored if the call was cancelled (or its deadline passed) meanwhile.
 
@@ -76,15 +76,10 @@ class Stall(Fault):
 
     seconds: float
 
-    def __post_init__(self) -> None:
-        """Checks the values."""
-        Fault.__post_init__(self)
-        checks.number("seconds", self.seconds, minimum=0)
-
 
 @dataclass(frozen=True, slots=True)
 class StoreThenStall(Fault):
-    """Stores the messages at once, then holds the call and answers.
+    """Store the messages at once, then hold the call and answer.
 
     If the call is cancelled meanwhile the messages stay stored: whoever sends them again makes a
     duplicate. The worst case for hedging.
@@ -95,15 +90,10 @@ class StoreThenStall(Fault):
 
     seconds: float
 
-    def __post_init__(self) -> None:
-        """Checks the values."""
-        Fault.__post_init__(self)
-        checks.number("seconds", self.seconds, minimum=0)
-
 
 @dataclass(frozen=True, slots=True)
 class Status(Fault):
-    """Fails the call with a status code; nothing is stored.
+    """Fail the call with a status code; nothing is stored.
 
     Attributes:
         code: a `grpc.StatusCode` or its name, such as ``"UNAVAILABLE"``; not OK.
@@ -114,9 +104,8 @@ class Status(Fault):
     after: float = 0.0
 
     def __post_init__(self) -> None:
-        """Checks the values."""
+        """Check the values."""
         Fault.__post_init__(self)
-        checks.number("after", self.after, minimum=0)
         code = self.code
         if isinstance(code, str):
             code = grpc.StatusCode.__members__.get(code, code)
@@ -128,12 +117,12 @@ class Status(Fault):
 
 @dataclass(frozen=True, slots=True)
 class DropReply(Fault):
-    """Stores the messages and never answers: the client waits until its deadline or cancels."""
+    """Store the messages and never answer: the client waits until its deadline or cancels."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResetConnection(Fault):
-    """Resets the TCP connection the call came on; nothing is stored, the server stays up.
+    """Reset the TCP connection the call came on; nothing is stored, the server stays up.
 
     All other calls of that connection break as well. Needs a server started with a relay: see
     `PubSubServer`.
@@ -142,7 +131,7 @@ class ResetConnection(Fault):
 
 @dataclass(frozen=True, slots=True)
 class TooFewIds(Fault):
-    """Stores the messages and answers with one message id less than there are messages."""
+    """Store the messages and answer with one message id less than there are messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,12 +152,19 @@ class FaultScript:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the values."""
+        """Check the values."""
         if self.latency is not None and not hasattr(self.latency, "quantile"):
             raise TypeError(
                 f"latency={self.latency!r} must be None or a distribution such as Fixed(0.005)"
             )
-        object.__setattr__(self, "faults", _checked_faults(self.faults))
+        faults: object = self.faults
+        if not isinstance(faults, Iterable):
+            raise TypeError(f"faults={faults!r} must be a list of faults, such as [Stall(2.0)]")
+        checked = tuple(faults)
+        object.__setattr__(self, "faults", checked)
+        for index, fault in enumerate(checked):
+            if type(fault) is Fault or not isinstance(fault, Fault):
+                raise TypeError(f"faults[{index}]={fault!r} must be a fault, such as Stall(2.0)")
         checks.integer("seed", self.seed, minimum=-(2**63), maximum=2**63 - 1)
 
     @property
@@ -179,87 +175,39 @@ class FaultScript:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a decision depends on.
-
-    Attributes:
-        number: 1 for the first Publish call since the script was set.
-        topic: the topic's path.
-        attempt_number: 0 for an original, 1 and up for hedges, None if the call does not say.
-        elapsed: seconds since the script was set.
-    """
+    """What a decision depends on: `Attempt` has the same numbers."""
 
     number: int
-    topic: str
+    topic: str  # its path
     attempt_number: int | None
-    elapsed: float
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What happens to one call: the fault, or else the latency in seconds."""
-
-    fault: Fault | None
-    latency: float
-
-
-_ANSWER_AT_ONCE = Decision(None, 0.0)
+    elapsed: float  # seconds since the script was set
 
 
 class FaultDecider:
     """Takes the script's decisions, call by call. Not thread-safe: the caller holds a lock."""
 
-    __slots__ = ("_draw_latency", "_faults", "_latency")
-
     def __init__(self, script: FaultScript) -> None:
         self._latency = script.latency
         self._draw_latency = random.Random(f"{script.seed}/latency").random  # noqa: S311
-        self._faults = [_Rule(fault, script.seed, i) for i, fault in enumerate(script.faults)]
+        self._draws = [
+            (fault, random.Random(f"{script.seed}/fault {index}").random)  # noqa: S311
+            for index, fault in enumerate(script.faults)
+        ]
+        self._applied = [0] * len(self._draws)
 
-    def decide(self, call: Call) -> Decision:
-        """Decides what happens to the next call."""
+    def decide(self, call: Call) -> Fault | float:
+        """Return the fault that the next call meets, or else its latency in seconds."""
         winner: Fault | None = None
-        for rule in self._faults:
+        for index, (fault, draw) in enumerate(self._draws):
             # Draw even when an earlier fault has won, so that the draw depends on the call only.
-            draw = rule.draw()
-            if winner is None and rule.applies(call, draw):
-                winner = rule.fault
-        if self._latency is None:
-            return _ANSWER_AT_ONCE if winner is None else Decision(winner, 0.0)
+            drawn = draw() < fault.probability
+            if winner is None and drawn and fault.selects(call, self._applied[index]):
+                winner = fault
+                self._applied[index] += 1
         # random() may return 0.0, where the quantile of some distributions is undefined.
-        latency = self._latency.quantile(self._draw_latency() or 2.0**-54)
-        return Decision(winner, latency)
-
-
-class _Rule:
-    """A fault with its random stream and how often it may still apply."""
-
-    __slots__ = ("draw", "fault", "remaining")
-
-    def __init__(self, fault: Fault, seed: int, index: int) -> None:
-        self.fault = fault
-        self.draw = random.Random(f"{seed}/fault {index}").random  # noqa: S311
-        self.remaining = fault.times
-
-    def applies(self, call: Call, draw: float) -> bool:
-        if self.remaining == 0 or draw >= self.fault.probability or not self.fault.selects(call):
-            return False
-        if self.remaining is not None:
-            self.remaining -= 1
-        return True
-
-
-def _checked_faults(faults: object) -> tuple[Fault, ...]:
-    if not isinstance(faults, Iterable):
-        raise TypeError(f"faults={faults!r} must be a list of faults, such as [Stall(2.0)]")
-    checked = tuple(faults)
-    for index, fault in enumerate(checked):
-        if not isinstance(fault, Fault) or type(fault) is Fault:
-            raise TypeError(f"faults[{index}]={fault!r} must be a fault, such as Stall(2.0)")
-    return checked
-
-
-def _short_name(topic: str) -> str:
-    return topic.rpartition("/")[2]
+        fraction = self._draw_latency() or 2.0**-54
+        latency = 0.0 if self._latency is None else float(self._latency.quantile(fraction))
+        return winner or latency
 
 
 def _window(between: object) -> tuple[float, float]:

@@ -20,7 +20,7 @@ class Latency(Protocol):
     """A distribution of answer times."""
 
     def quantile(self, fraction: float) -> float:
-        """Returns the latency in seconds that ``fraction`` (in (0, 1)) of the calls stay below."""
+        """Return the latency in seconds that ``fraction`` (in (0, 1)) of the calls stay below."""
         ...
 
 
@@ -35,11 +35,11 @@ class Fixed:
     seconds: float
 
     def __post_init__(self) -> None:
-        """Checks the values."""
+        """Check the values."""
         checks.number("seconds", self.seconds, minimum=0)
 
     def quantile(self, fraction: float) -> float:  # noqa: ARG002 - the same for every draw
-        """Returns ``seconds``."""
+        """Return ``seconds``."""
         return self.seconds
 
 
@@ -57,12 +57,12 @@ class LogNormal:
     sigma: float
 
     def __post_init__(self) -> None:
-        """Checks the values."""
+        """Check the values."""
         checks.positive("median", self.median)
         checks.number("sigma", self.sigma, minimum=0)
 
     def quantile(self, fraction: float) -> float:
-        """Returns the latency in seconds that ``fraction`` of the calls stay below."""
+        """Return the latency in seconds that ``fraction`` of the calls stay below."""
         return self.median * math.exp(self.sigma * _STANDARD_NORMAL.inv_cdf(fraction))
 
 
@@ -79,12 +79,12 @@ class Pareto:
     alpha: float
 
     def __post_init__(self) -> None:
-        """Checks the values."""
+        """Check the values."""
         checks.positive("minimum", self.minimum)
         checks.positive("alpha", self.alpha)
 
     def quantile(self, fraction: float) -> float:
-        """Returns the latency in seconds that ``fraction`` of the calls stay below."""
+        """Return the latency in seconds that ``fraction`` of the calls stay below."""
         # A tiny alpha overflows a float; a day is as good as never in a test.
         exponent = -math.log1p(-fraction) / self.alpha
         return min(self.minimum * math.exp(min(exponent, 700.0)), 86_400.0)

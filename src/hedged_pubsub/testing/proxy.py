@@ -1,32 +1,24 @@
 """A TCP proxy on loopback whose connections break on demand: the network's faults, for tests.
 
-One thread does all that is done to connections, so there is nothing to lock but the hand-over of
-commands to it. What it does to the bytes of one connection is in `hedged_pubsub.testing.link`.
+One thread, with an event loop, does everything to the connections.
 """
 
 from __future__ import annotations
 
-import functools
-import selectors
 import socket
-import threading
-import time
-from collections import deque
-from concurrent import futures
-from types import TracebackType
-from typing import Any, Final, cast
+from contextlib import ExitStack
+from typing import Final
 
 from hedged_pubsub.testing import checks
-from hedged_pubsub.testing.link import Link
-from hedged_pubsub.testing.proxy_connection import Command, ProxyConnection
+from hedged_pubsub.testing.proxy_connection import Link, ProxyConnection
+from hedged_pubsub.testing.threads import LoopThread
 
 _BACKLOG: Final = 1024
 _CONNECT_SECONDS: Final = 10.0
-_MANY_WAKES: Final = 4096  # one byte each; what is left wakes the thread once more
 
 
 class TcpProxy:
-    """Accepts connections on loopback and leads each to a target, with faults on demand.
+    """Accept connections on loopback and lead each to a target, with faults on demand.
 
     It passes bytes without reading them: TLS goes through, and any server can be behind. Idle, it
     uses no CPU. Use it as a context manager, or call `start` and `stop`, once each.
@@ -52,30 +44,20 @@ class TcpProxy:
         self._connections: list[ProxyConnection] = []
         self._by_port: dict[int, ProxyConnection] = {}
         self._max_open = 0
-        self._links: set[Link] = set()  # those that are not over
-        self._timed: set[Link] = set()  # and of them, those that wait for a time
-        self._watched: dict[socket.socket, int] = {}
-        self._lock = threading.Lock()  # guards the two below
-        self._commands: deque[tuple[Command, futures.Future[None]]] = deque()
-        self._running = False
-        self._thread = threading.Thread(target=self._run, name="tcp-proxy", daemon=True)
+        self._links: list[Link] = []
+        self._thread = LoopThread("tcp-proxy")
 
     def __repr__(self) -> str:
-        """Says where the proxy is and where it leads."""
+        """Say where the proxy is and where it leads."""
         return f"<{type(self).__name__} at {self.address} to {self._target[0]}:{self._target[1]}>"
 
     def __enter__(self) -> TcpProxy:
-        """Starts the proxy."""
+        """Start the proxy."""
         self.start()
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stops the proxy."""
+    def __exit__(self, *exc_info: object) -> None:
+        """Stop the proxy."""
         self.stop()
 
     @property
@@ -99,42 +81,36 @@ class TcpProxy:
         return self._max_open
 
     def connection_of(self, peer: str) -> ProxyConnection | None:
-        """Returns the connection whose client the target knows by this address.
+        """Return the latest connection whose client the target knows by this address, or None.
 
         Args:
             peer: host and port, or what gRPC makes of it: `Attempt.peer` of a server behind the
                 proxy.
-
-        Returns:
-            The connection, or None if there is none; of several, the latest.
         """
         return self._by_port.get(int(peer.rpartition(":")[2]))
 
     def start(self) -> None:
-        """Begins to listen.
+        """Begin to listen.
 
         Raises:
             OSError: if the port is not free.
             RuntimeError: if it was started before.
         """
-        if self._thread.ident is not None:
-            raise RuntimeError("the proxy was started before; make another one")
-        listener = self._open_listener()
-        self._selector = selectors.DefaultSelector()
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._watch(self._wake_read, selectors.EVENT_READ)
-        self._listen(listener)
-        self._running = True
         self._thread.start()
+        try:
+            self._thread.call(self._listen)
+        except OSError:
+            self._thread.stop()
+            self._thread = LoopThread("tcp-proxy")
+            raise
 
     def stop(self) -> None:
-        """Closes all connections and the port. Does nothing if the proxy does not run."""
-        self._do(lambda _now: self._end())
-        if self._thread.ident is not None:
-            self._thread.join()
+        """Close all connections and the port. Do nothing if the proxy does not run."""
+        self._thread.call(self._end)
+        self._thread.stop()
 
     def accept(self, *, frozen: bool = False) -> None:
-        """Takes new connections, as it does from the start.
+        """Take new connections, as it does from the start.
 
         Args:
             frozen: whether each is frozen from its first byte: accepted, and never answered.
@@ -143,155 +119,57 @@ class TcpProxy:
             OSError: if the port was closed and is not free any more.
         """
 
-        def command(_now: float) -> None:
+        def accept() -> None:
             self._new_are_frozen = frozen
             if self._listener is None:
-                self._listen(self._open_listener())
+                self._listen()
 
-        self._do(command)
+        self._thread.call(accept)
 
     def refuse(self) -> None:
-        """Closes the port, so that new connections are refused; those that are open stay so."""
-        self._do(lambda _now: self._close_listener())
-
-    def _do(self, command: Command) -> None:
-        """Lets the thread run a command and waits for it; does nothing once it has ended."""
-        done: futures.Future[None] = futures.Future()
-        with self._lock:
-            if not self._running:
-                return
-            self._commands.append((command, done))
-            self._wake_write.send(b"\0")
-        done.result()
-
-    def _run(self) -> None:
-        try:
-            while self._running:
-                self._turn()
-        finally:
-            with self._lock:
-                self._running = False
-            for _command, done in self._commands:
-                done.set_exception(RuntimeError("the proxy's thread has failed"))
-            self._wake_read.close()
-            self._wake_write.close()
-            self._selector.close()
-
-    def _turn(self) -> None:
-        ready = self._selector.select(self._seconds_to_next())
-        now = time.monotonic()
-        others = set()
-        for key, events in ready:
-            if key.data is None:
-                others.add(key.fileobj)
-            elif key.data in self._links:  # else it ended earlier in this turn
-                key.data.ready(key.fileobj, events, now)
-                self._watch_link(key.data)
-        for link in [link for link in self._timed if cast(float, link.due) <= now]:
-            link.write(now)
-            self._watch_link(link)
-        # After the bytes: a client that closes a connection and opens another never had two.
-        if self._listener in others:
-            self._take()
-        if self._wake_read in others:
-            self._wake_read.recv(_MANY_WAKES)
-            self._run_commands(now)
-
-    def _seconds_to_next(self) -> float | None:
-        due = min((cast(float, link.due) for link in self._timed), default=None)
-        return None if due is None else max(due - time.monotonic(), 0)
-
-    def _run_commands(self, now: float) -> None:
-        while self._commands:
-            command, done = self._commands.popleft()
-            try:
-                command(now)
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the command
-                done.set_exception(error)
-            else:
-                done.set_result(None)
+        """Close the port, so that new connections are refused; those that are open stay so."""
+        self._thread.call(self._close_listener)
 
     def _end(self) -> None:
-        with self._lock:
-            self._running = False
         self._close_listener()
-        for link in list(self._links):
-            link.finish(reset=False)
-            self._watch_link(link)
+        for link in self._links:
+            link.do(link.finish, reset=False)
 
-    def _open_listener(self) -> socket.socket:
-        listener = socket.create_server(("127.0.0.1", self._port), backlog=_BACKLOG)
-        listener.setblocking(False)
-        return listener
-
-    def _listen(self, listener: socket.socket) -> None:
-        self._port = listener.getsockname()[1]
-        self._listener = listener
-        self._watch(listener, selectors.EVENT_READ)
+    def _listen(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self._port), backlog=_BACKLOG)
+        self._listener.setblocking(False)
+        self._port = self._listener.getsockname()[1]
+        self._thread.loop.add_reader(self._listener, self._take_soon, self._listener)
 
     def _close_listener(self) -> None:
         if self._listener is not None:
-            self._watch(self._listener, 0)
+            self._thread.loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
 
-    def _take(self) -> None:
-        """Accepts a connection and opens the one that leads on."""
-        listener = cast(socket.socket, self._listener)
-        try:
-            client = listener.accept()[0]
-        except OSError:
-            return  # it went away before we got to it
-        try:
-            target = socket.create_connection(self._target, _CONNECT_SECONDS)
-        except OSError:
-            client.close()
+    def _take_soon(self, listener: socket.socket) -> None:
+        """Accept after the bytes: who closes a connection and opens another never had two."""
+        self._thread.loop.remove_reader(listener)
+        self._thread.loop.call_soon(self._take, listener)
+
+    def _take(self, listener: socket.socket) -> None:
+        """Accept a connection and open the one that leads on."""
+        if listener is not self._listener:  # closed meanwhile
             return
+        self._thread.loop.add_reader(listener, self._take_soon, listener)
         try:
-            link = Link(client, target)
-            connection = ProxyConnection(link, functools.partial(self._do_to, link))
-        except OSError:  # the client has gone
-            client.close()
-            target.close()
+            with ExitStack() as ends:
+                client = ends.enter_context(listener.accept()[0])
+                target = socket.create_connection(self._target, _CONNECT_SECONDS)
+                ends.enter_context(target)
+                link = Link(client, target, self._thread.loop)
+                connection = ProxyConnection(link, self._thread.call)
+                ends.pop_all()
+        except OSError:  # the client has gone, or the target
             return
-        if self._new_are_frozen:
-            link.upstream.frozen = link.downstream.frozen = True
-        self._links.add(link)
-        self._max_open = max(self._max_open, sum(link.is_open for link in self._links))
+        link.upstream.frozen = link.downstream.frozen = self._new_are_frozen
+        self._links.append(link)
         self._connections.append(connection)
+        self._max_open = max(self._max_open, sum(c.is_open for c in self._connections))
         self._by_port[target.getsockname()[1]] = connection
-        self._watch_link(link)
-
-    def _do_to(self, link: Link, command: Command) -> None:
-        def and_watch(now: float) -> None:
-            if not link.over:
-                command(now)
-                self._watch_link(link)
-
-        self._do(and_watch)
-
-    def _watch_link(self, link: Link) -> None:
-        """Watches what matters to a link now, after something has happened to it."""
-        for end in (link.client, link.target):
-            self._watch(end, link.events(end), link)
-        if link.over:
-            self._links.discard(link)
-            link.close()
-        if link.due is None:
-            self._timed.discard(link)
-        else:
-            self._timed.add(link)
-
-    def _watch(self, end: socket.socket, events: int, data: Any = None) -> None:
-        watched = self._watched.get(end, 0)
-        if events == watched:
-            return
-        if not events:
-            del self._watched[end]
-            self._selector.unregister(end)
-            return
-        if watched:
-            self._selector.modify(end, events, data)
-        else:
-            self._selector.register(end, events, data)
-        self._watched[end] = events
+        link.update()

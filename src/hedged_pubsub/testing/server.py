@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import os
 import threading
-from types import TracebackType
-from typing import Protocol
+from operator import attrgetter
+from typing import Any, Final
 
 from hedged_pubsub.testing import checks
+from hedged_pubsub.testing.child import Child
 from hedged_pubsub.testing.faults import FaultScript
 from hedged_pubsub.testing.local_server import LocalServer
-from hedged_pubsub.testing.process_server import ProcessServer
 from hedged_pubsub.testing.records import Attempt, StoredMessage
-from hedged_pubsub.testing.settings import ServerSettings
 
-_EMULATOR_HOST = "PUBSUB_EMULATOR_HOST"
+_EMULATOR_HOST: Final = "PUBSUB_EMULATOR_HOST"
 
+# The server's methods that tell what it has recorded.
+_ATTEMPTS: Final = "publish.attempts"
+_MESSAGES: Final = "broker.messages"
 
-class _RunningServer(Protocol):
-    """What `LocalServer` and `ProcessServer` have in common."""
-
-    port: int
-
-    def create_topic(self, path: str) -> None: ...
-    def create_subscription(self, path: str, topic: str) -> None: ...
-    def set_script(self, script: FaultScript) -> None: ...
-    def attempts(self, topic: str | None) -> tuple[Attempt, ...]: ...
-    def messages(self, topic: str | None) -> tuple[StoredMessage, ...]: ...
-    def clear(self) -> None: ...
-    def stop(self) -> None: ...
+# Starting a process takes about a second; a machine that needs more than this is not usable for
+# tests.
+_START_SECONDS: Final = 30.0
 
 
 class PubSubServer:
@@ -69,44 +62,39 @@ class PubSubServer:
     ) -> None:
         if script is None:
             script = FaultScript()
-        _check_script(script)
+        if not isinstance(script, FaultScript):
+            raise TypeError(f"script={script!r} must be a FaultScript")
         if "/" in checks.text("project", project, "test"):
             raise ValueError(f'project={project!r} must be an id without slashes, such as "test"')
-        self._script = script
-        self._settings = ServerSettings(
-            port=port,
-            auto_create_topics=auto_create_topics,
-            relay=relay or script.resets_connections,
-        )
+        checks.integer("port", port, minimum=0, maximum=65_535)
+        self._has_relay = relay or script.resets_connections
+        self._set_up = (script, port, auto_create_topics, self._has_relay)
         self._process = process
         self._set_emulator_host = set_emulator_host
         self._project = project
-        self._lock = threading.Lock()
-        self._server: _RunningServer | None = None
+        self._lock = threading.Lock()  # guards all below
+        self._server: LocalServer | Child | None = None
+        self._port = 0
         self._running = False
+        self._records: dict[str, tuple[Any, ...]] | None = None  # what `stop` has kept
         self._old_emulator_host: str | None = None
 
     def __repr__(self) -> str:
-        """Says where the server is."""
+        """Say where the server is."""
         where = f"at {self.address}" if self._running else "stopped"
         return f"<{type(self).__name__} {where}>"
 
     def __enter__(self) -> PubSubServer:
-        """Starts the server."""
+        """Start the server."""
         self.start()
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stops the server."""
+    def __exit__(self, *exc_info: object) -> None:
+        """Stop the server."""
         self.stop()
 
     def start(self) -> None:
-        """Starts the server, without records, messages or topics; returns when it answers.
+        """Start the server, without records, messages or topics; return when it answers.
 
         Raises:
             RuntimeError: if it runs already, the port is not free, or its process does not start.
@@ -114,20 +102,32 @@ class PubSubServer:
         with self._lock:
             if self._running:
                 raise RuntimeError(f"the server runs already at {self.address}; stop it first")
-            run = ProcessServer if self._process else LocalServer
-            self._server = run(self._settings, self._script)
+            if self._process:
+                child = Child(LocalServer, *self._set_up, timeout=_START_SECONDS, quiet=True)
+                try:
+                    self._port = child.call(attrgetter("port"))
+                except BaseException:
+                    child.end()
+                    raise
+                child.timeout = None
+                self._server = child
+            else:
+                self._server = LocalServer(*self._set_up)
+                self._port = self._server.port
+            self._records = None
             self._running = True
             if self._set_emulator_host:
                 self._old_emulator_host = os.environ.get(_EMULATOR_HOST)
                 os.environ[_EMULATOR_HOST] = self.address
 
     def stop(self) -> None:
-        """Stops the server and frees its port; what it recorded stays readable.
+        """Stop the server and free its port; what it recorded stays readable.
 
-        Calls that are open end as cancelled. Does nothing if the server does not run.
+        Calls that are open end as cancelled. Does nothing if the server does not run. A process
+        that has died is no error here, but its records are lost.
         """
         with self._lock:
-            if not self._running or self._server is None:
+            if not self._running:
                 return
             self._running = False
             if self._set_emulator_host:
@@ -135,7 +135,14 @@ class PubSubServer:
                     os.environ.pop(_EMULATOR_HOST, None)
                 else:
                     os.environ[_EMULATOR_HOST] = self._old_emulator_host
-            self._server.stop()
+            try:
+                self._call("stop")
+                self._records = {read: self._call(read, None) for read in (_ATTEMPTS, _MESSAGES)}
+            except RuntimeError:
+                pass  # the process has died; reading the records says so
+            finally:
+                if isinstance(self._server, Child):
+                    self._server.end()
 
     @property
     def port(self) -> int:
@@ -144,7 +151,8 @@ class PubSubServer:
         Raises:
             RuntimeError: if the server was never started.
         """
-        return self._started().port
+        self._started()
+        return self._port
 
     @property
     def address(self) -> str:
@@ -156,7 +164,7 @@ class PubSubServer:
         return f"127.0.0.1:{self.port}"
 
     def topic_path(self, topic: str) -> str:
-        """Returns the full path of a topic, such as ``"projects/test/topics/orders"``.
+        """Return the full path of a topic, such as ``"projects/test/topics/orders"``.
 
         Args:
             topic: its short name, or its path already.
@@ -164,7 +172,7 @@ class PubSubServer:
         return self._path("topics", topic)
 
     def subscription_path(self, subscription: str) -> str:
-        """Returns the full path of a subscription.
+        """Return the full path of a subscription.
 
         Args:
             subscription: its short name, or its path already.
@@ -172,7 +180,7 @@ class PubSubServer:
         return self._path("subscriptions", subscription)
 
     def create_topic(self, topic: str) -> str:
-        """Adds a topic and returns its full path.
+        """Add a topic and return its full path.
 
         Args:
             topic: its short name or path.
@@ -181,11 +189,11 @@ class PubSubServer:
             StatusError: ALREADY_EXISTS, or INVALID_ARGUMENT for a malformed path.
         """
         path = self.topic_path(topic)
-        self._up().create_topic(path)
+        self._change("create_topic", path)
         return path
 
     def create_subscription(self, subscription: str, topic: str) -> str:
-        """Adds a subscription and returns its full path.
+        """Add a subscription and return its full path.
 
         Args:
             subscription: its short name or path.
@@ -196,55 +204,82 @@ class PubSubServer:
                 malformed path.
         """
         path = self.subscription_path(subscription)
-        self._up().create_subscription(path, self.topic_path(topic))
+        self._change("create_subscription", path, self.topic_path(topic))
         return path
 
     def set_script(self, script: FaultScript) -> None:
-        """Replaces the script. Calls that are held already stay so; call numbers start anew.
+        """Replace the script. Calls that are held already stay so; calls are numbered from 1 again.
 
         Raises:
             ValueError: if it has a `ResetConnection` and the server was started without a relay.
         """
-        _check_script(script)
-        self._up().set_script(script)
+        if not isinstance(script, FaultScript):
+            raise TypeError(f"script={script!r} must be a FaultScript")
+        if script.resets_connections and not self._has_relay:
+            raise ValueError(
+                "faults has a ResetConnection, which needs a relay in front of the server; "
+                "start the server with relay=True"
+            )
+        self._change("publish.set_script", script)
 
     def attempts(self, topic: str | None = None) -> tuple[Attempt, ...]:
-        """Returns every Publish attempt since the start or the last `clear`, in order of arrival.
+        """Return every Publish attempt since the start or the last `clear`, in order of arrival.
 
         Args:
             topic: short name or path of a topic, or None for all.
         """
-        return self._started().attempts(None if topic is None else self.topic_path(topic))
+        return self._recorded(_ATTEMPTS, topic)
 
     def messages(self, topic: str | None = None) -> tuple[StoredMessage, ...]:
-        """Returns every message stored since the start or the last `clear`, in order of storing.
+        """Return every message stored since the start or the last `clear`, in order of storing.
 
         What was published twice is there twice.
 
         Args:
             topic: short name or path of a topic, or None for all.
         """
-        return self._started().messages(None if topic is None else self.topic_path(topic))
+        return self._recorded(_MESSAGES, topic)
 
     def clear(self) -> None:
-        """Forgets attempts and messages; topics, subscriptions and call numbers stay."""
-        self._started().clear()
+        """Forget attempts and messages; topics, subscriptions and call numbers stay."""
+        with self._lock:
+            if self._records is None:
+                self._call("publish.clear")
+                self._call("broker.clear")
+            else:
+                self._records = dict.fromkeys(self._records, ())
 
     def _path(self, collection: str, name: str) -> str:
         return name if "/" in name else f"projects/{self._project}/{collection}/{name}"
 
-    def _up(self) -> _RunningServer:
-        server = self._started()
-        if not self._running:
-            raise RuntimeError("the server is stopped; start it again first")
-        return server
+    def _recorded(self, read: str, topic: str | None) -> tuple[Any, ...]:
+        path = None if topic is None else self.topic_path(topic)
+        with self._lock:
+            records: tuple[Any, ...]
+            if self._records is None:
+                records = self._call(read, path)
+            else:
+                records = tuple(r for r in self._records[read] if path in (None, r.topic))
+            return records
 
-    def _started(self) -> _RunningServer:
+    def _change(self, method: str, *args: object) -> None:
+        with self._lock:
+            if self._server is not None and not self._running:
+                raise RuntimeError("the server is stopped; start it again first")
+            self._call(method, *args)
+
+    def _call(self, method: str, *args: object) -> Any:
+        """Call a method of the server, or of a part of it, in whichever process it is."""
+        server = self._started()
+        if isinstance(server, Child):
+            return server.call(_call_method, method, *args)
+        return _call_method(server, method, *args)
+
+    def _started(self) -> LocalServer | Child:
         if self._server is None:
             raise RuntimeError("the server was not started; use it in a with statement, or start()")
         return self._server
 
 
-def _check_script(script: object) -> None:
-    if not isinstance(script, FaultScript):
-        raise TypeError(f"script={script!r} must be a FaultScript")
+def _call_method(server: LocalServer, method: str, *args: object) -> Any:
+    return attrgetter(method)(server)(*args)

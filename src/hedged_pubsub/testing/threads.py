@@ -1,35 +1,24 @@
-"""The server's threads: a pool for gRPC's calls and one timer.
+"""A pool for gRPC's calls, and an event loop on a thread for what happens later.
 
-All are daemon threads, and all but the pool's start only when needed. The pools of the standard
-library join their threads at interpreter exit, so a call that is still open would keep a program
-from ending.
+All are daemon threads. The pools of the standard library join their threads at interpreter exit, so
+a call that is still open would keep a program from ending.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
+import asyncio
 import threading
-import time
 from collections.abc import Callable
 from concurrent import futures
 from queue import SimpleQueue
-from typing import Any, TypeVar
-
-_Result = TypeVar("_Result")
-_Task = tuple["futures.Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+from typing import Any
 
 
 class DaemonPool(futures.Executor):
-    """A pool of a fixed number of daemon threads.
-
-    Args:
-        threads: how many; at least 1.
-        name: prefix of the threads' names.
-    """
+    """A pool of a fixed number of daemon threads."""
 
     def __init__(self, threads: int, name: str) -> None:
-        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True)
             for number in range(threads)
@@ -37,85 +26,81 @@ class DaemonPool(futures.Executor):
         for thread in self._threads:
             thread.start()
 
-    def submit(
-        self, fn: Callable[..., _Result], /, *args: Any, **kwargs: Any
-    ) -> futures.Future[_Result]:
-        """Runs ``fn(*args, **kwargs)`` on one of the threads."""
-        future: futures.Future[_Result] = futures.Future()
-        self._tasks.put((future, fn, args, kwargs))
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
+        """Run ``fn(*args, **kwargs)`` on one of the threads."""
+        run, future = _task(fn, *args, **kwargs)
+        self._tasks.put(run)
         return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the threads after the work that was submitted before.
-
-        Args:
-            wait: whether to wait until they have ended.
-            cancel_futures: no effect; the server has ended all calls before.
-        """
-        del cancel_futures
+    def shutdown(self, *_args: Any, **_kwargs: Any) -> None:
+        """End the threads after the work that was submitted before."""
         for _ in self._threads:
             self._tasks.put(None)
-        if wait:
-            for thread in self._threads:
-                thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            future, fn, args, kwargs = task
-            try:
-                future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever holds the future
-                future.set_exception(error)
-            # An idle thread must not keep the last request alive.
-            del task, future, fn, args, kwargs
+        while (run := self._tasks.get()) is not None:
+            run()
+            del run  # an idle thread must not keep the last request alive
 
 
-class Timer:
-    """Calls functions at given times, on one thread that starts with the first."""
+class LoopThread:
+    """An event loop on a thread of its own, from `start` to `stop`."""
+
+    loop: asyncio.AbstractEventLoop
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._wakeup = threading.Condition()
-        self._entries: list[tuple[float, int, Callable[[], object]]] = []
-        self._sequence = itertools.count()
-        self._thread: threading.Thread | None = None
-        self._stopped = False
+        self._lock = threading.Lock()  # guards the one below
+        self._running = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, which works only once."""
+        if self._thread.ident is not None:
+            raise RuntimeError(f"{self._thread.name} was started before; make another one")
+        self.loop = asyncio.SelectorEventLoop()
+        self._thread.start()
+        self._running = True
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function on the thread and wait for it; do nothing unless the thread runs."""
+        run, future = _task(function)
+        if self._post(run):
+            future.result()
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
-        """Calls ``function`` at ``when`` (monotonic seconds). It must be quick and not raise."""
-        with self._wakeup:
-            if self._stopped:
-                return
-            heapq.heappush(self._entries, (when, next(self._sequence), function))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-            elif self._entries[0][2] is function:
-                # Only a nearer wake-up than the one it waits for concerns the thread.
-                self._wakeup.notify()
+        """Call a function at a time (monotonic seconds), unless the thread is stopped before."""
+        self._post(lambda: self.loop.call_at(when, function))
 
     def stop(self) -> None:
-        """Forgets what was not yet called and ends the thread."""
-        with self._wakeup:
-            self._stopped = True
-            self._entries.clear()
-            self._wakeup.notify()
-        if self._thread is not None:
+        """End the thread, after the calls that wait for it; forget what is not due yet."""
+        if self._post(lambda: self.loop.stop(), last=True):
             self._thread.join()
 
-    def _run(self) -> None:
-        while True:
-            with self._wakeup:
-                while not self._stopped and (wait := self._seconds_to_next()) != 0:
-                    self._wakeup.wait(wait)
-                if self._stopped:
-                    return
-                function = heapq.heappop(self._entries)[2]
-            function()
-            del function
+    def _post(self, function: Callable[[], object], *, last: bool = False) -> bool:
+        with self._lock:
+            if not self._running:
+                return False
+            self._running = not last
+            self.loop.call_soon_threadsafe(function)
+        return True
 
-    def _seconds_to_next(self) -> float | None:
-        if not self._entries:
-            return None
-        # threading refuses a wait of more than TIMEOUT_MAX; a day and look again is as good.
-        return min(max(self._entries[0][0] - time.monotonic(), 0), 86_400)
+    def _run(self) -> None:
+        self.loop.run_forever()
+        self.loop.close()
+
+
+def _task(
+    fn: Callable[..., Any], *args: Any, **kwargs: Any
+) -> tuple[Callable[[], None], futures.Future[Any]]:
+    """Return what calls a function, and the future that gets what it returns or raises."""
+    future: futures.Future[Any] = futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever has the future
+            future.set_exception(error)
+
+    return run, future

@@ -1,11 +1,8 @@
-"""The web application among the examples: as a program, and served to clients at the same time."""
+"""The web application among the examples, served to clients at the same time."""
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +34,6 @@ def client(application: Any) -> Any:
     return httpx.AsyncClient(transport=transport, base_url="http://app")
 
 
-async def test_orders_that_come_together_share_a_request(
-    server: PubSubServer, application: Any
-) -> None:
-    """A hundred clients at once get an id each, from a few publish requests."""
-    async with application.lifespan(application.app), client(application) as http:
-        answers = await asyncio.gather(*(http.post(f"/orders/{n}") for n in range(100)))
-    assert {answer.status_code for answer in answers} == {201}
-    ids = {answer.json()["message_id"] for answer in answers}
-    assert ids == {message.message_id for message in server.messages()}
-    assert len(ids) == 100
-    assert len(server.attempts()) < 50
-
-
 async def test_the_end_of_the_lifespan_sends_what_is_left(
     server: PubSubServer, application: Any
 ) -> None:
@@ -69,16 +53,3 @@ async def test_a_view_that_is_lost_is_logged(
     async with application.lifespan(application.app), client(application) as http:
         await http.post("/views/7")
     assert "a view was lost: 403" in capsys.readouterr().out
-
-
-def test_as_a_program() -> None:
-    """It ends well, tells what hedging did, and complains about nothing."""
-    done = subprocess.run(  # noqa: S603
-        [sys.executable, "-X", "dev", str(EXAMPLE)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "100 orders are stored, 9 of them thanks to a hedge\n"

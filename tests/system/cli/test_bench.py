@@ -1,182 +1,202 @@
-"""``hedged-pubsub bench``, small and real: processes, servers, clients, output."""
+"""``hedged-pubsub bench``, small and real: processes, servers, clients, tables, page."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from hedged_pubsub.cli.bench.arguments import WORKLOADS
-from hedged_pubsub.cli.bench.clients import Client
-from hedged_pubsub.cli.bench.memory import EnduranceJob, StallJob
-from hedged_pubsub.cli.bench.process import MeasuringProcess
-from hedged_pubsub.cli.bench.tails import HEDGING, TailJob
-from hedged_pubsub.cli.open_loop import MeasurementError
+from hedged_pubsub.cli.bench import scenarios
+from hedged_pubsub.cli.bench.jobs import MeasuringProcess
+from hedged_pubsub.cli.bench.results import Setup, check_page, make_report, write_page
+from hedged_pubsub.cli.bench.scenarios import Row, both
+from hedged_pubsub.cli.measures import Pair, Spread
+from hedged_pubsub.cli.report import MeasurementError, RefusedError
+from hedged_pubsub.cli.values import WORKLOADS
 from hedged_pubsub.testing import FaultScript, Fixed, Stall
-from tests.system.cli.command import Command, children, is_running
+from tests.system.cli.command import Command, Run, children, interrupt, linux_only
 from tests.system.conftest import wait_until
 
+ROOT = Path(__file__).parents[3]
 SMALL = ("bench", "--targets", "server", "--repeats", "1", "--seconds", "0.1", "--sizes", "100")
 
-linux_only = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="counts threads and memory in /proc"
-)
 
-
-@dataclass(frozen=True)
-class Echo:
-    """Tells where it ran."""
-
-    def run(self) -> int:
-        """Return the process's id."""
-        return os.getpid()
+# --- Processes.
 
 
 @dataclass(frozen=True)
 class Broken:
-    """Fails, or dies."""
+    """Tells where it ran, fails, or dies."""
 
-    ended_by: int | None = None
+    how: str = ""
 
-    def run(self) -> None:
-        """Fail."""
-        if self.ended_by is not None:
-            os.kill(os.getpid(), self.ended_by)
-        raise ZeroDivisionError("on purpose")
-
-
-def test_jobs_run_in_one_process_that_is_not_this_one() -> None:
-    """The second job finds the process warm; its failure does not end the process."""
-    with MeasuringProcess() as process:
-        first = process.run(Echo())
-        with pytest.raises(MeasurementError, match="on purpose"):
-            process.run(Broken())
-        assert process.run(Echo()) == first != os.getpid()
+    def __call__(self) -> int:
+        """Return the process's id, unless told otherwise."""
+        if self.how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "fails":
+            raise ZeroDivisionError("on purpose")
+        return os.getpid()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_a_process_that_dies_is_reported() -> None:
-    """The benchmark ends with an error instead of waiting."""
+def test_jobs_run_in_one_process_that_is_not_this_one() -> None:
+    """The second job finds the process warm; a failure does not end it, and a death is told."""
     with MeasuringProcess() as process:
-        with pytest.raises(MeasurementError, match="has died"):
-            process.run(Broken(signal.SIGKILL))
+        first = process.run(Broken())
+        with pytest.raises(MeasurementError, match="on purpose"):
+            process.run(Broken("fails"))
+        assert process.run(Broken()) == first != os.getpid()
+        with pytest.raises(MeasurementError, match="died"):
+            process.run(Broken("dies"))
 
 
 @linux_only
 def test_ctrl_c_leaves_nothing_behind(command: Command) -> None:
     """Exit code 130 within seconds, no traceback, and no process."""
     process = command.start(*SMALL, "--seconds", "30")
-    started: set[int] = set()
-    give_up = time.monotonic() + 30
     # Its server, and a process for each client.
-    while len(started) < 3 and process.poll() is None and time.monotonic() < give_up:
-        started = children(process.pid)
-        time.sleep(0.05)
-    assert len(started) >= 3, process.communicate()
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=10)
-    assert process.returncode == 130, err
-    assert out == ""
-    assert "Traceback" not in err
-    wait_until(lambda: not any(map(is_running, started)))
+    wait_until(lambda: len(children(process.pid)) >= 3, timeout=30)
+    interrupt(process)
 
 
-def test_throughput_and_latency_as_json_and_on_a_page(command: Command, tmp_path: Path) -> None:
+# --- What is measured.
+
+
+def test_throughput_and_latency_as_json_and_on_a_page(run: Run, tmp_path: Path) -> None:
     """One object on stdout; tables in the page and figures beside it."""
-    page = tmp_path / "page.md"
-    page.write_text(
-        "".join(f"<!-- bench: {name} -->\n<!-- end of bench: {name} -->\n" for name in WORKLOADS)
-    )
-    done = command.run(
-        *SMALL,
-        "--workloads",
-        "throughput,latency",
-        "--batches",
-        "1,10",
-        "--json",
-        "--report",
-        str(page),
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 1
-    result = json.loads(done.stdout)
-    assert [row["batch"] for row in result["throughput"]] == [1, 10]
-    for row in result["throughput"]:
-        assert row["official_per_second"] > 0
-        assert row["speedup"]["median"] == pytest.approx(
-            row["hedged_per_second"] / row["official_per_second"]
-        )
-        # What this is all about; nowhere near the bound, even on a busy machine.
-        assert row["cpu_saving"]["median"] > 1
+    page = make_page(tmp_path / "page.md")
+    workloads = ("--workloads", "throughput,latency", "--batches", "10")
+    done = run(*SMALL, *workloads, "--json", "--report", page)
+    result = done.data()
+    (row,) = result["throughput"]
+    assert row["batch"] == 10
+    assert row["official_per_second"] > 0
+    ratio = row["hedged_per_second"] / row["official_per_second"]
+    assert row["speedup"]["median"] == pytest.approx(ratio)
+    # What this is all about; nowhere near the bound, even on a busy machine.
+    assert row["cpu_saving"]["median"] > 1
     assert len(result["latency"]) == 2
     assert result["tails"] == []
     text = page.read_text(encoding="utf-8")
     assert "| 100 | 10 |" in text
     assert "one message a batch" in text
     assert (tmp_path / "images" / "bench-throughput.png").read_bytes().startswith(b"\x89PNG")
-    assert "Traceback" not in done.stderr
+    assert "2/2" in done.err
 
 
-def test_without_json_tables_are_printed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader sees the ratios, and on what machine they were measured."""
-    monkeypatch.setenv("COLUMNS", "150")
-    done = command.run(*SMALL, "--workloads", "throughput", "--batches", "1")
-    assert done.returncode == 0, done.stderr
-    for words in ("times as fast", "official", "hedged", "Measured"):
-        assert words in done.stdout
-    assert "2/2" in done.stderr
-
-
-@pytest.mark.parametrize("client", Client)
-def test_a_tail_is_measured_from_the_schedule(client: Client) -> None:
-    """The stalled message waits for its stall, or is hedged; the server counts the requests."""
+@pytest.fixture(scope="module")
+def results() -> dict[str, list[Row]]:
+    """Measure a little of everything that only our own server can do."""
     script = FaultScript(latency=Fixed(0.002), faults=[Stall(0.8, calls=(30,))])
-    with MeasuringProcess() as process:
-        tail = process.run(TailJob(client=client, script=script, publishes=60, rate=100))
-    assert len(tail.latencies) == len(tail.lateness) == 60
-    if client is Client.OFFICIAL:
-        assert max(tail.latencies) >= 0.8
-        assert tail.requests == 60
-    else:
-        assert HEDGING.initial_hedge_delay <= max(tail.latencies) < 0.8
-        # One at least, and more on a machine that is busy; the budget bounds them.
-        assert 61 <= tail.requests <= 60 + 60 * HEDGING.refill_ratio + HEDGING.max_tokens
+    ticks: list[int] = []
+    tick = lambda: ticks.append(1)  # noqa: E731
+    measured = {
+        "held": [scenarios.measure_held(messages=30, batch=1, tick=tick)],
+        "endurance": [scenarios.measure_endurance(batches=100, tick=tick)],
+        "tails": [scenarios.measure_tail("one", script, publishes=60, rate=200, tick=tick)],
+    }
+    assert len(ticks) == 8
+    return {"throughput": [RATES], "latency": [], **measured}
+
+
+def test_a_tail_is_measured_from_the_schedule(results: dict[str, list[Row]]) -> None:
+    """The stalled message waits for its stall, or is hedged; the server counts the requests."""
+    (tail,) = results["tails"]
+    assert len(tail["official"]) == len(tail["hedged"]) == len(tail["best"]) == 60
+    assert max(tail["official"]) >= 0.8 > max(tail["hedged"]) >= tail["hedge_delay"] == 0.1
+    assert max(tail["best"]) == pytest.approx(0.102)
+    # One at least, and more on a machine that is busy; the budget bounds them.
+    assert tail["best_extra_requests"] == 1 <= tail["extra_requests"] <= tail["allowed_requests"]
 
 
 @linux_only
-@pytest.mark.parametrize(("client", "threads"), [(Client.OFFICIAL, 30), (Client.HEDGED, 2)])
-def test_what_stalled_messages_take_is_measured(client: Client, threads: int) -> None:
-    """The official client has a thread for each batch, this one none; both take memory."""
-    with MeasuringProcess() as process:
-        held = process.run(StallJob(client=client, messages=30, batch=1, trace=True))
-    assert held.traced_bytes is not None
-    assert held.traced_bytes > 30 * 100
-    assert held.resident_bytes is not None
-    assert held.threads == threads if client is Client.OFFICIAL else held.threads <= threads
+def test_threads_and_memory(results: dict[str, list[Row]]) -> None:
+    """The official client has a thread for each stalled batch, this one few; both take memory."""
+    (held,), (grown,) = results["held"], results["endurance"]
+    assert (held["messages"], held["batches"]) == (30, 30)
+    assert held["official_threads"] == 30
+    assert held["hedged_threads"] <= 2
+    for client in ("official", "hedged"):
+        assert held[f"{client}_traced_bytes"] > 100
+        assert held[f"{client}_resident_bytes"] is not None
+        assert min(grown[client].values()) > 10_000_000
 
 
-@linux_only
-def test_memory_is_looked_at_early_and_late() -> None:
-    """Both looks see the memory of a whole interpreter."""
-    with MeasuringProcess() as process:
-        growth = process.run(
-            EnduranceJob(
-                client=Client.HEDGED,
-                batches=200,
-                early=20,
-                size=1024,
-                stall_rate=0.05,
-                stall=0.2,
-                hedging=HEDGING,
-            )
-        )
-    assert growth.early is not None
-    assert growth.late is not None
-    assert growth.early > 10_000_000
-    assert growth.late > 10_000_000
+# --- Tables and the page.
+
+SETUP = Setup(date="2026-01-01", machine="a machine", versions="versions", load=None)
+SPREAD = Spread(low=4.96, median=5.5, high=6.0)
+RATES = {
+    "target": "server",
+    "batch": 10,
+    "size": 100,
+    **both("per_second", Pair(1000.0, 5500.0)),
+    "speedup": SPREAD,
+    **both("cpu_us", Pair(1100.0, None)),  # as if the system did not tell
+    "cpu_saving": SPREAD,
+}
+
+
+def make_page(path: Path, workloads: tuple[str, ...] = WORKLOADS) -> Path:
+    """Write a page with a place for each workload."""
+    places = [f"<!-- bench: {name} -->\nold\n<!-- end of bench: {name} -->" for name in workloads]
+    path.write_text("# Title\n\n" + "\n\nbetween\n\n".join(places) + "\n\nthe end\n")
+    return path
+
+
+def test_tables_and_json(results: dict[str, list[Row]], capsys: pytest.CaptureFixture[str]) -> None:
+    """What was measured has a table each, with a cell for each column; JSON has all numbers."""
+    report = make_report(SETUP, results)
+    workloads = [table.workload for table in report.tables]
+    assert workloads == ["throughput", "memory", "memory", "tails", "tails"]
+    for table in report.tables:
+        assert all(len(row) == len(table.header) for row in table.rows)
+    (cells,) = report.tables[0].rows
+    ratio = "5.0 – 5.5 – 6.0"  # noqa: RUF001
+    assert list(cells) == ["100", "10", "1,000", "5,500", ratio, "1,100.0 µs", "-", ratio]
+    report.show(as_json=False)
+    out = capsys.readouterr().out
+    for words in ("the project's server", "best possible", "MiB", "a machine"):
+        assert words in out
+
+    report.show(as_json=True)
+    loaded = json.loads(capsys.readouterr().out)
+    assert loaded.keys() == {"setup", *results}
+    assert loaded["setup"]["machine"] == "a machine"
+    assert loaded["throughput"][0]["speedup"] == {"low": 4.96, "median": 5.5, "high": 6.0}
+    assert loaded["endurance"][0]["official"].keys() == {"early", "late"}
+    assert loaded["tails"][0]["official"] == list(results["tails"][0]["official"])
+
+
+def test_the_page_keeps_all_but_the_results(results: dict[str, list[Row]], tmp_path: Path) -> None:
+    """What stood in the places of what was measured is replaced; a second run changes nothing."""
+    page = make_page(tmp_path / "page.md")
+    check_page(page, WORKLOADS)
+    write_page(page, make_report(SETUP, results))
+    once = page.read_text()
+    write_page(page, make_report(SETUP, results))
+    assert page.read_text() == once
+    assert once.startswith("# Title\n\n<!-- bench: throughput -->\n\n**Throughput against")
+    assert once.endswith("\n\nthe end\n")
+    assert once.count("between") == len(WORKLOADS) - 1
+    assert once.count("old") == 1  # latency was not measured
+    assert once.count(SETUP.in_words()) == len(WORKLOADS) - 1
+    assert "| 100 | 10 | 1,000 | 5,500 | 5.0 – 5.5 – 6.0 |" in once  # noqa: RUF001
+
+
+def test_a_page_has_a_place_for_every_workload(tmp_path: Path) -> None:
+    """Else it is refused before any measuring; the manual has them, and shows the figures."""
+    page = make_page(tmp_path / "page.md", WORKLOADS[:-1])
+    check_page(page, WORKLOADS[:-1])
+    with pytest.raises(RefusedError, match=re.escape("<!-- bench: tails -->")):
+        check_page(page, WORKLOADS)
+    manual = ROOT / "docs" / "benchmarks.md"
+    check_page(manual, WORKLOADS)
+    for figure in ("images/bench-throughput.png", "images/bench-tails.png"):
+        assert f"]({figure})" in manual.read_text(encoding="utf-8")

@@ -2,63 +2,61 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from hedged_pubsub import HedgedPublisher, HedgingSettings
-from hedged_pubsub.testing import PubSubServer, TcpProxy
+from hedged_pubsub.testing import FaultScript, PubSubServer, TcpProxy
 
-from ..aio.blocking import BlockingPublisher, LoopThread
-from ..conftest import ONE_MESSAGE
+from ..conftest import ONE_MESSAGE, Make, New
 from .scene import SETTINGS, Scene, warm_up
 
-MakePublisher = Callable[..., Any]
+_topics = (f"orders-{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="session")
+def process_server() -> Iterator[PubSubServer]:
+    """Run a server in a process of its own."""
+    with PubSubServer(process=True) as server:
+        yield server
 
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    """Run a server in a process of its own behind a proxy; clients made meanwhile use the proxy."""
-    with PubSubServer(process=True) as server, TcpProxy(server.address) as proxy:
+def scene(process_server: PubSubServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    """Put a proxy in front of the server; clients made meanwhile use it."""
+    with TcpProxy(process_server.address) as proxy:
         monkeypatch.setenv("PUBSUB_EMULATOR_HOST", proxy.address)
-        yield Scene(proxy=proxy, topic=server.create_topic("orders"), server=server)
+        topic = process_server.create_topic(next(_topics))
+        yield Scene(proxy=proxy, topic=topic, server=process_server)
+    process_server.set_script(FaultScript())
 
 
 @pytest.fixture(params=["sync", "asyncio"])
-def make_publisher(request: pytest.FixtureRequest, scene: Scene) -> Iterator[MakePublisher]:
-    """Make publishers of either kind that send one message a request; close them after the test.
+def kind(request: pytest.FixtureRequest) -> str:
+    """Return which kind of publisher the test is about; here, one after the other."""
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def make(scene: Scene, new_publisher: New) -> Iterator[Make]:
+    """Make publishers that send one message a request; close them after the test.
 
     Unless told otherwise they have their connections and their tokens.
     """
     with ExitStack() as stack:
-        loop = stack.enter_context(LoopThread()) if request.param == "asyncio" else None
-        stack.callback(asyncio.set_event_loop, None)
 
-        def make(
-            *,
-            hedging_settings: HedgingSettings = SETTINGS,
-            connections: int = 2,
-            **arguments: Any,
-        ) -> Any:
-            arguments = {
-                "batch_settings": ONE_MESSAGE,
-                "hedging_settings": hedging_settings,
-                **arguments,
-            }
-            publisher = (
-                HedgedPublisher(**arguments)
-                if loop is None
-                else BlockingPublisher(loop, **arguments)
-            )
+        def make_one(*, connections: int = 2, **arguments: Any) -> Any:
+            publisher = new_publisher(ONE_MESSAGE, **{"hedging_settings": SETTINGS, **arguments})
             stack.callback(publisher.close, timeout=10)
             if connections:
                 warm_up(publisher, scene, connections=connections)
             return publisher
 
-        yield make
+        yield make_one
         # Before the publishers close: what a fault still holds back must not hold them up.
         scene.proxy.accept()
         for connection in scene.proxy.connections:

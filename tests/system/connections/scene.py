@@ -16,23 +16,20 @@ from ..conftest import wait_until
 SETTINGS = HedgingSettings(hedge_delay=0.1, refill_ratio=0.2)
 """The shortest delay, and as many hedges as there may be."""
 
+MOST_CONNECTIONS = 3
+"""One that is lost, or was, its replacement, and the other one."""
+
 TOKENS = 10
 """Earned before a fault: more than hedging needs until it publishes on another connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What a test of connections plays on.
-
-    Attributes:
-        proxy: In front of the server; clients made in the test connect to it.
-        topic: The full name of a topic.
-        server: The server behind, if it keeps records.
-    """
+    """What a test of connections plays on; clients made in the test connect to the proxy."""
 
     proxy: TcpProxy
     topic: str
-    server: PubSubServer | None = None
+    server: PubSubServer | None = None  # behind the proxy, if it keeps records
 
     @property
     def open_connections(self) -> int:
@@ -42,16 +39,10 @@ class Scene:
 
 @dataclass(slots=True)
 class Run:
-    """What became of messages that were published on a schedule.
-
-    Attributes:
-        publishes: How many messages there are.
-        latencies: Seconds from the call of ``publish`` to a success, by number of the message.
-        errors: What the others failed with.
-    """
+    """What became of messages that were published on a schedule."""
 
     publishes: int
-    latencies: dict[int, float] = field(default_factory=dict)
+    latencies: dict[int, float] = field(default_factory=dict)  # seconds to success, by number
     errors: list[BaseException] = field(default_factory=list)
     _ended: threading.Condition = field(default_factory=threading.Condition)
 
@@ -86,7 +77,7 @@ class Run:
 
 
 def publish(
-    publisher: Any, topic: str, *, publishes: int = 50, interval: float = 0.1, size: int = 100
+    publisher: Any, topic: str, *, publishes: int = 15, interval: float = 0.1, size: int = 100
 ) -> Run:
     """Publish so many messages, each at its time, whatever became of those before it."""
     run = Run(publishes)
@@ -98,6 +89,29 @@ def publish(
         future = publisher.publish(topic, data.ljust(size))
         future.add_done_callback(run.record(number, before))
     return run
+
+
+def settle(
+    publisher: Any, scene: Scene, broken: ProxyConnection, *, last: int = 5, size: int = 100
+) -> None:
+    """Publish, and check that the broken connection is soon not felt any more.
+
+    A hedge saves the first message; the originals of the last ones come over another connection.
+    """
+    latencies = publish(publisher, scene.topic, size=size).all()
+    assert latencies[0] < 2
+    if scene.server is None:
+        assert max(latencies[-last:]) < SETTINGS.initial_hedge_delay
+        return
+    peers = {one.number: one.peer for one in scene.server.attempts(scene.topic)}
+    elsewhere, numbers = set(), set()
+    for message in scene.server.messages(scene.topic):
+        numbers.add(int(message.data))
+        connection = scene.proxy.connection_of(peers[message.call])
+        if message.attempt_number == 0 and connection is not broken:
+            elsewhere.add(int(message.data))
+    assert numbers == set(range(len(latencies)))
+    assert elsewhere >= set(range(len(latencies) - last, len(latencies)))
 
 
 def connections_of(publisher: Any, scene: Scene) -> tuple[ProxyConnection, ProxyConnection]:

@@ -1,4 +1,4 @@
-"""Connections that break, crawl or cannot be opened; and which attempts travel on which."""
+"""Connections that break, crawl or cannot be opened; and which attempts use which."""
 
 from __future__ import annotations
 
@@ -13,23 +13,19 @@ from google.api_core import exceptions
 from google.api_core.retry import Retry, if_exception_type
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
-import hedged_pubsub._sync.rpc as sync_rpc
-import hedged_pubsub.aio.rpc as asyncio_rpc
-from hedged_pubsub import HedgedPublisher
+from hedged_pubsub import HedgedPublisher, HedgingSettings
 from hedged_pubsub.testing import FaultScript, ProxyConnection, PubSubServer, Stall
 
-from ..conftest import ONE_MESSAGE, wait_until
-from .conftest import MakePublisher
-from .scene import SETTINGS, Scene, connections_of, publish
+from ..conftest import ONE_MESSAGE, Make, wait_until
+from .scene import MOST_CONNECTIONS, SETTINGS, Scene, connections_of, publish, settle
 
 pytestmark = pytest.mark.slow
 
-MOST_CONNECTIONS = 3
-SHORT_RETRY = Retry(
+RETRY = Retry(
     if_exception_type(exceptions.ServiceUnavailable, exceptions.DeadlineExceeded),
     initial=0.1,
     maximum=0.2,
-    timeout=1.5,
+    timeout=20,
 )
 
 
@@ -43,43 +39,28 @@ def attempts_on(scene: Scene, connection: ProxyConnection) -> list[int | None]:
     """Return the numbers of the attempts that came over a connection."""
     return [
         attempt.attempt_number
-        for attempt in server_of(scene).attempts()
+        for attempt in server_of(scene).attempts(scene.topic)
         if scene.proxy.connection_of(attempt.peer) is connection
     ]
 
 
-def test_without_a_fault_only_hedges_use_the_second_connection(
-    scene: Scene, make_publisher: MakePublisher
-) -> None:
-    """Two connections, and on the second one as many requests as there were hedges."""
-    publisher = make_publisher()
+@pytest.mark.parametrize("stalls", [False, True], ids=["", "slow requests"])
+def test_only_hedges_use_the_second_connection(scene: Scene, make: Make, stalls: bool) -> None:
+    """Two connections; a slow service is no dead one: originals stay where they are."""
+    publisher = make()
     first, second = connections_of(publisher, scene)
     before = publisher.hedging_stats().hedges_sent
-    publish(publisher, scene.topic, interval=0.01).all()
+    faults = [Stall(0.4, attempts=[0], calls=range(5, 45, 5))] if stalls else []
+    server_of(scene).set_script(FaultScript(faults=faults))
+    publish(publisher, scene.topic, publishes=40, interval=0.02).all()
 
     hedges = publisher.hedging_stats().hedges_sent - before
-    assert attempts_on(scene, first) == [0] * 50
-    assert len(attempts_on(scene, second)) == hedges
+    on_second = attempts_on(scene, second)
+    assert attempts_on(scene, first) == [0] * 40
+    assert not {0, None}.intersection(on_second)
+    # A hedge that is cancelled while it leaves need not reach the server.
+    assert (5 if stalls else 0) <= len(on_second) <= hedges
     assert len(scene.proxy.connections) == scene.open_connections == 2
-
-
-def test_hedges_of_slow_requests_use_the_second_connection(
-    scene: Scene, make_publisher: MakePublisher
-) -> None:
-    """A slow service is no dead connection: originals stay where they are."""
-    publisher = make_publisher()
-    first, second = connections_of(publisher, scene)
-    before = publisher.hedging_stats().hedges_sent
-    script = FaultScript(faults=[Stall(0.6, attempts=[0], calls=range(5, 60, 5))])
-    server_of(scene).set_script(script)
-    publish(publisher, scene.topic, interval=0.05).all()
-
-    hedges = publisher.hedging_stats().hedges_sent - before
-    assert hedges >= 5
-    assert attempts_on(scene, first) == [0] * 50
-    assert len(attempts_on(scene, second)) == hedges
-    assert not {0, None}.intersection(attempts_on(scene, second))
-    assert len(scene.proxy.connections) == 2
 
 
 def test_a_channel_of_the_users_is_the_only_one(scene: Scene) -> None:
@@ -87,10 +68,10 @@ def test_a_channel_of_the_users_is_the_only_one(scene: Scene) -> None:
     channel = grpc.insecure_channel(scene.proxy.address)
     transport = PublisherGrpcTransport(channel=channel)
     with HedgedPublisher(ONE_MESSAGE, hedging_settings=SETTINGS, transport=transport) as publisher:
-        publish(publisher, scene.topic, interval=0.005).all()
+        publish(publisher, scene.topic, publishes=40, interval=0.005).all()
         script = FaultScript(faults=[Stall(5, attempts=[0])])
         server_of(scene).set_script(script)
-        publish(publisher, scene.topic, publishes=2).all()
+        publish(publisher, scene.topic, publishes=2, interval=0.1).all()
         assert publisher.hedging_stats().hedges_won >= 2
     assert len(scene.proxy.connections) == 1
 
@@ -99,137 +80,111 @@ def test_a_channel_of_the_users_is_the_only_one(scene: Scene) -> None:
     "fault", [ProxyConnection.reset, ProxyConnection.half_close], ids=["reset", "half-close"]
 )
 def test_a_broken_connection_loses_nothing(
-    scene: Scene, make_publisher: MakePublisher, fault: Callable[[ProxyConnection], None]
+    scene: Scene, make: Make, fault: Callable[[ProxyConnection], None]
 ) -> None:
     """Whichever of the connections breaks in the middle, every message arrives and soon."""
-    publisher = make_publisher()
+    publisher = make()
     for number in range(2):
         connection = connections_of(publisher, scene)[number]
         run = publish(publisher, scene.topic, publishes=5, interval=0.02)
         fault(connection)
-        latencies = run.all() + publish(publisher, scene.topic, publishes=20).all()
-        assert max(latencies) < 2
-        assert max(latencies[-5:]) < SETTINGS.initial_hedge_delay
+        run.all()
+        settle(publisher, scene, connection)
     assert scene.open_connections <= MOST_CONNECTIONS
     assert scene.proxy.max_open <= MOST_CONNECTIONS
 
 
-def test_two_seconds_of_latency_on_one_connection_are_not_felt_for_long(
-    scene: Scene, make_publisher: MakePublisher
-) -> None:
+# At 1 kB a second each request of 2 kB takes longer than the one before.
+@pytest.mark.parametrize("fault", ["two seconds of latency", "narrow"])
+def test_a_slow_connection_is_not_felt_for_long(scene: Scene, make: Make, fault: str) -> None:
     """Answers that come too late are as good as none."""
-    publisher = make_publisher()
+    publisher = make()
     originals, _ = connections_of(publisher, scene)
-    originals.delay(2)
-    latencies = publish(publisher, scene.topic, publishes=25).all()
-    assert latencies[0] < 0.35
-    assert max(latencies[-10:]) < SETTINGS.initial_hedge_delay
-    assert scene.proxy.max_open <= MOST_CONNECTIONS
-
-
-def test_a_narrow_connection_is_not_felt_for_long(
-    scene: Scene, make_publisher: MakePublisher
-) -> None:
-    """At 1 kB a second each request of 2 kB takes longer than the one before."""
-    publisher = make_publisher()
-    originals, _ = connections_of(publisher, scene)
-    originals.limit(1000)
-    latencies = publish(publisher, scene.topic, publishes=25, size=2000).all()
-    assert latencies[0] < 0.35
-    assert max(latencies[-10:]) < SETTINGS.initial_hedge_delay
+    if fault == "narrow":
+        originals.limit(1000)
+    else:
+        originals.delay(2)
+    settle(publisher, scene, originals, size=2000 if fault == "narrow" else 100)
     assert scene.proxy.max_open <= MOST_CONNECTIONS
 
 
 @pytest.mark.parametrize("answers", ["refused", "never"])
 def test_an_endpoint_that_cannot_be_reached_ends_the_publish(
-    scene: Scene, make_publisher: MakePublisher, answers: str
+    scene: Scene, make: Make, answers: str
 ) -> None:
     """The future fails with the error of the last retry, in time; so does the close."""
     if answers == "refused":
         scene.proxy.refuse()
     else:
         scene.proxy.accept(frozen=True)
-    publisher = make_publisher(connections=0)
-    start = time.monotonic()
-    future = publisher.publish(scene.topic, b"data", retry=SHORT_RETRY, timeout=0.5)
+    publisher = make(connections=0)
+    future = publisher.publish(scene.topic, b"data", retry=RETRY.with_timeout(0.8), timeout=0.3)
     error = future.exception(timeout=10)
     assert isinstance(error, exceptions.GoogleAPICallError | exceptions.RetryError)
     publisher.close(timeout=5)
-    assert time.monotonic() - start < 6
 
 
-def test_an_endpoint_that_comes_back_is_published_to(
-    scene: Scene, make_publisher: MakePublisher
-) -> None:
+def test_an_endpoint_that_comes_back_is_published_to(scene: Scene, make: Make) -> None:
     """Refused at first, the message is stored once the port is open."""
     scene.proxy.refuse()
-    publisher = make_publisher(connections=0)
-    future = publisher.publish(scene.topic, b"data", timeout=0.5)
-    time.sleep(0.5)
+    publisher = make(connections=0)
+    future = publisher.publish(scene.topic, b"data", retry=RETRY, timeout=0.5)
+    time.sleep(0.2)
     scene.proxy.accept()
     future.result(timeout=20)
-    assert [message.data for message in server_of(scene).messages()] == [b"data"]
+    assert [message.data for message in server_of(scene).messages(scene.topic)] == [b"data"]
 
 
-def test_nothing_waits_for_a_connection_that_does_not_come_up(
-    scene: Scene, make_publisher: MakePublisher
-) -> None:
+def test_nothing_waits_for_a_connection_that_does_not_come_up(scene: Scene, make: Make) -> None:
     """With one connection frozen and no new one answered, the one that is left carries all."""
-    publisher = make_publisher()
+    publisher = make()
     originals, _ = connections_of(publisher, scene)
     scene.proxy.accept(frozen=True)
     originals.freeze()
-    latencies = publish(publisher, scene.topic, publishes=20).all()
-    assert max(latencies) < 1
-    assert max(latencies[-10:]) < SETTINGS.initial_hedge_delay
+    settle(publisher, scene, originals)
 
 
-def test_a_close_while_reconnecting_ends_in_time(
-    scene: Scene, make_publisher: MakePublisher
-) -> None:
+def test_a_close_while_reconnecting_ends_in_time(scene: Scene, make: Make) -> None:
     """With no new connection answered, closing takes its timeout and leaves nothing behind.
 
     But what gRPC had begun to connect: that it gives up by itself, within 20 seconds.
     """
-    make_publisher().close(timeout=5)  # starts the threads that all publishers share
+    make().close(timeout=5)  # starts the threads that all publishers share
     wait_until(lambda: scene.open_connections == 0)
     threads = threading.active_count()
 
-    publisher = make_publisher()
+    publisher = make()
     originals, hedges = connections_of(publisher, scene)
     scene.proxy.accept(frozen=True)
     originals.freeze()
     publish(publisher, scene.topic, publishes=15)  # after some, on the connection of the hedges
     hedges.reset()
     stuck = publisher.publish(scene.topic, b"stuck")
-    start = time.monotonic()
     with pytest.raises((FutureTimeoutError, TimeoutError)):
-        publisher.close(timeout=1)
-
-    assert time.monotonic() - start < 3
-    assert isinstance(stuck.exception(timeout=1), RuntimeError)
+        publisher.close(timeout=0.3)
+    assert isinstance(stuck.exception(timeout=5), RuntimeError)
     wait_until(lambda: not (originals.is_open or hedges.is_open))
-    wait_until(lambda: threading.active_count() <= threads)
+    wait_until(lambda: threading.active_count() <= threads, timeout=25)
 
 
 @pytest.mark.parametrize("idle", [False, True])
 def test_a_second_connection_that_was_closed_is_there_again_before_a_hedge(
-    scene: Scene, make_publisher: MakePublisher, monkeypatch: pytest.MonkeyPatch, idle: bool
+    scene: Scene, make: Make, monkeypatch: pytest.MonkeyPatch, idle: bool
 ) -> None:
     """Servers close idle connections; while batches are sent, or from the next one on, it is back.
 
     Nobody connects for a publisher that sends nothing.
     """
-    for module in (sync_rpc, asyncio_rpc):
-        monkeypatch.setattr(module, "LOOK_INTERVAL", 0.1)
-    publisher = make_publisher()
+    monkeypatch.setattr("hedged_pubsub._core.connections.CHECK_INTERVAL", 0.1)
+    # So that no hedge is what connects.
+    publisher = make(hedging_settings=HedgingSettings(hedge_delay=5, refill_ratio=0.2))
     _, hedges = connections_of(publisher, scene)
     before = len(scene.proxy.connections)
     hedges.reset()
     if idle:
-        time.sleep(1)
+        time.sleep(0.5)
         after = len(scene.proxy.connections)
-        time.sleep(1)
+        time.sleep(0.5)
         assert len(scene.proxy.connections) == after <= before + 1
     publish(publisher, scene.topic, publishes=20, interval=0.02).all()
     wait_until(lambda: scene.open_connections == 2)

@@ -1,4 +1,4 @@
-"""What the pages do not show: set-up before their code, and code that is not run."""
+"""What the pages do not show: set-up before their code, and what is not run as it stands."""
 
 from __future__ import annotations
 
@@ -110,9 +110,22 @@ reader has already: an order to publish, a client of another API."""
 
 NOT_RUN: Final = {
     "README.md": {
-        "python3 -m venv .venv && .venv/bin/pip install -q nox && .venv/bin/nox": (
+        "python3 -m venv .venv && .venv/bin/pip install -q 'nox[uv]' && .venv/bin/nox": (
             "it runs the tests, of which this is one; .ci/run runs it"
         ),
     },
 }
 """By page: the first line of a block that is not run, and the reason."""
+
+PARSED_ONLY: Final = {
+    "bench": "takes minutes; tests/system/cli/test_bench.py runs a small one",
+    "frozen-connection": "takes ten seconds, in which the official client waits in vain",
+}
+"""Commands with one of these words are only parsed, for a reason: what they do has its own tests.
+"""
+
+SHORTER: Final = {
+    "demo": ("--publishes", "200", "--rate", "200", "--stall", "0.5", "--max-tokens", "10"),
+}
+"""What is put after the options of a command that would take long: of two, the last one counts. A
+small bucket is filled sooner."""

@@ -21,17 +21,14 @@ class Recorder(SpanProcessor):
         self._kept = SimpleSpanProcessor(self._exporter)
         self._added: SpanProcessor | None = None
 
-    def spans(self) -> tuple[ReadableSpan, ...]:
+    def spans(self) -> list[ReadableSpan]:
         """Return the spans that have ended, in order of their start."""
-        spans = self._exporter.get_finished_spans()
-        return tuple(sorted(spans, key=lambda span: span.start_time or 0))
+        return sorted(self._exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
 
     def named(self, name: str) -> list[ReadableSpan]:
-        """Return the spans of that name that have ended, in order of their start."""
         return [span for span in self.spans() if span.name == name]
 
     def clear(self) -> None:
-        """Forget all spans."""
         self._exporter.clear()
 
     @contextmanager

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from hedged_pubsub.testing import FaultScript, PubSubServer, Stall
 
-from ..conftest import ONE_MESSAGE, MakePublisher, wait_until
+from ..conftest import ONE_MESSAGE, TOPIC, Make, wait_until
 from .conftest import Recorder
 
 RPC = "/google.pubsub.v1.Publisher/Publish"
@@ -36,18 +36,17 @@ def code(span: ReadableSpan) -> object:
 
 @pytest.mark.parametrize("tracing", [False, True], ids=["alone", "with tracing"])
 def test_hedging_works_and_every_attempt_is_a_span(
-    server: PubSubServer,
-    topic: str,
-    recorder: Recorder,
-    make_publisher: MakePublisher,
-    tracing: bool,
+    server: PubSubServer, recorder: Recorder, make: Make, tracing: bool
 ) -> None:
-    """The hedge is answered, the loser is cancelled on the server, and both spans say so."""
+    """The hedge is answered, the loser is cancelled on the server, and both spans say so.
+
+    The metadata of each attempt names its own span, beside the telemetry header.
+    """
     options = PublisherOptions(enable_open_telemetry_tracing=tracing)
-    publisher = make_publisher(tokens=1, publisher_options=options)
+    publisher = make(tokens=1, publisher_options=options)
     recorder.clear()
     server.set_script(FaultScript(faults=[Stall(30, attempts=[0])]))
-    publisher.publish(topic, b"data").result(timeout=5)
+    publisher.publish(TOPIC, b"data").result(timeout=5)
     wait_until(lambda: len(recorder.named(RPC)) == 2)
     original, hedge = recorder.named(RPC)
     assert code(original) == grpc.StatusCode.CANCELLED.value[0]
@@ -55,40 +54,25 @@ def test_hedging_works_and_every_attempt_is_a_span(
     wait_until(lambda: server.attempts()[0].outcome == "cancelled")
     assert [attempt.attempt_number for attempt in server.attempts()] == [0, 1]
     assert len(recorder.named("orders publish")) == tracing
+    for attempt, span in zip(server.attempts(), (original, hedge), strict=True):
+        parts = str(dict(attempt.metadata)["traceparent"]).split("-")
+        assert parts[1:3] == [f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"]
 
 
 def test_the_spans_are_the_official_ones(
-    server: PubSubServer, topic: str, recorder: Recorder, make_publisher: MakePublisher
+    server: PubSubServer, recorder: Recorder, make: Make
 ) -> None:
     """An RPC belongs to all messages of its batch, so its span has no parent, as officially."""
     described = []
-    for publisher in (pubsub_v1.PublisherClient(ONE_MESSAGE), make_publisher(tokens=0)):
+    for publisher in (pubsub_v1.PublisherClient(ONE_MESSAGE), make()):
         recorder.clear()
         with trace.get_tracer("shop").start_as_current_span("order"):
-            publisher.publish(topic, b"data").result(timeout=5)
+            publisher.publish(TOPIC, b"data").result(timeout=5)
         publisher.publish(server.topic_path("missing"), b"data").exception(timeout=5)
         wait_until(lambda: len(recorder.named(RPC)) == 2)
-        described.append(
-            [
-                (span.kind, span.parent, code(span), span.status.status_code)
-                for span in recorder.named(RPC)
-            ]
-        )
+        spans = recorder.named(RPC)
+        described.append([(s.kind, s.parent, code(s), s.status.status_code) for s in spans])
         publisher.transport.close()
     official, hedged = described
     assert hedged == official
     assert all(parent is None for _, parent, _, _ in hedged)
-
-
-def test_every_attempt_carries_the_context_of_its_span(
-    server: PubSubServer, topic: str, recorder: Recorder, make_publisher: MakePublisher
-) -> None:
-    """The metadata names the attempt's own span, beside the telemetry header."""
-    publisher = make_publisher(tokens=1)
-    recorder.clear()
-    server.set_script(FaultScript(faults=[Stall(30, attempts=[0])]))
-    publisher.publish(topic, b"data").result(timeout=5)
-    wait_until(lambda: len(recorder.named(RPC)) == 2)
-    for attempt, span in zip(server.attempts(), recorder.named(RPC), strict=True):
-        parts = str(dict(attempt.metadata)["traceparent"]).split("-")
-        assert parts[1:3] == [f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"]

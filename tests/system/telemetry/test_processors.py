@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 from google.cloud.pubsub_v1.publisher.exceptions import MessageTooLargeError
@@ -15,31 +15,26 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
 from hedged_pubsub.testing import FaultScript, PubSubServer, Stall
 
-from ..conftest import ONE_MESSAGE, MakePublisher, wait_until
+from ..conftest import ONE_MESSAGE, TOPIC, Make, wait_until
 from .conftest import Recorder
 
 TRACED = PublisherOptions(enable_open_telemetry_tracing=True)
 TOGETHER = BatchSettings(max_messages=1000, max_latency=0.3)
-_PROMPTLY = 1.2
-"""Seconds, for what does not have to wait for a slow processor."""
 
 
 class Misbehave(SpanProcessor):
     """Calls a function when a span of that name starts, or ends."""
 
     def __init__(self, moment: str, name: str, do: Callable[[], object]) -> None:
-        self._moment = moment
-        self._name = name
+        self._when = (moment, name)
         self._do = do
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        self._look("start", span.name)
+        if self._when == ("start", span.name):
+            self._do()
 
     def on_end(self, span: ReadableSpan) -> None:
-        self._look("end", span.name)
-
-    def _look(self, moment: str, name: str) -> None:
-        if moment == self._moment and name == self._name:
+        if self._when == ("end", span.name):
             self._do()
 
 
@@ -48,9 +43,25 @@ def fail() -> None:
     raise ZeroDivisionError("of the processor")
 
 
-def sleep() -> None:
-    """Take longer than a publish may take, by far."""
-    time.sleep(2.5)
+class Hold:
+    """What a processor does that is slow: it takes until it is released."""
+
+    def __init__(self) -> None:
+        self._released = threading.Event()
+        self.release = self._released.set
+        self.is_over = False
+
+    def __call__(self) -> None:
+        self._released.wait(20)
+        self.is_over = True
+
+
+@pytest.fixture
+def hold() -> Iterator[Hold]:
+    """Make something slow, which ends with the test."""
+    hold = Hold()
+    yield hold
+    hold.release()
 
 
 @pytest.mark.parametrize("moment", ["start", "end"])
@@ -59,19 +70,18 @@ def sleep() -> None:
 )
 def test_a_processor_that_raises(
     server: PubSubServer,
-    topic: str,
     recorder: Recorder,
-    make_publisher: MakePublisher,
+    make: Make,
     caplog: pytest.LogCaptureFixture,
     moment: str,
     name: str,
 ) -> None:
     """Messages are stored, and hedged if they are slow; the error is logged, once a message."""
-    publisher = make_publisher(tokens=1, batch_settings=TOGETHER, publisher_options=TRACED)
+    publisher = make(tokens=1, batch_settings=TOGETHER, publisher_options=TRACED)
     recorder.clear()
     server.set_script(FaultScript(faults=[Stall(30, attempts=[0])]))
     with recorder.also(Misbehave(moment, name, fail)), caplog.at_level(logging.ERROR):
-        futures = [publisher.publish(topic, b"data") for _ in range(3)]
+        futures = [publisher.publish(TOPIC, b"data") for _ in range(3)]
         for future in futures:
             future.result(timeout=5)
     assert publisher.hedging_stats().hedges_won == 1
@@ -85,77 +95,57 @@ def test_a_processor_that_raises(
         assert len(recorder.named("orders publish")) == 1
 
 
-@pytest.mark.usefixtures("topic")
 @pytest.mark.parametrize("span", ["flow control", "batching"])
 def test_a_processor_that_raises_for_a_refused_message(
-    server: PubSubServer, recorder: Recorder, make_publisher: MakePublisher, span: str
+    server: PubSubServer, recorder: Recorder, make: Make, span: str
 ) -> None:
     """The caller gets the refusal, not the processor's error, and the create span ends."""
-    publisher = make_publisher(tokens=0, publisher_options=TRACED)
+    publisher = make(publisher_options=TRACED)
     with recorder.also(Misbehave("start", f"publisher {span}", fail)):
         with pytest.raises(MessageTooLargeError):
-            publisher.publish(server.topic_path("orders"), b"x" * 10_000_001)
+            publisher.publish(TOPIC, b"x" * 10_000_001)
     (create,) = recorder.named("orders create")
     assert not create.status.is_ok
 
 
-def test_a_processor_that_exits(
-    topic: str, recorder: Recorder, make_publisher: MakePublisher
-) -> None:
+def test_a_processor_that_exits(recorder: Recorder, make: Make) -> None:
     """Not even ``SystemExit`` keeps a message from its result."""
-    publisher = make_publisher(tokens=0, publisher_options=TRACED)
+    publisher = make(publisher_options=TRACED)
     with recorder.also(Misbehave("end", "orders publish", sys.exit)):
-        assert publisher.publish(topic, b"data").result(timeout=5)
+        assert publisher.publish(TOPIC, b"data").result(timeout=5)
 
 
 @pytest.mark.parametrize("name", ["orders create", "orders publish"])
 def test_an_exporter_that_is_slow(
-    server: PubSubServer,
-    topic: str,
-    recorder: Recorder,
-    make_publisher: MakePublisher,
-    name: str,
+    server: PubSubServer, recorder: Recorder, make: Make, hold: Hold, name: str
 ) -> None:
     """Only the messages whose spans it exports wait for it: no others, and no hedge."""
     other = server.create_topic("other")
-    publisher = make_publisher(tokens=0, batch_settings=ONE_MESSAGE, publisher_options=TRACED)
+    publisher = make(batch_settings=ONE_MESSAGE, publisher_options=TRACED)
     for _ in range(10):
         publisher.publish(other, b"warm-up").result(timeout=5)
-    with recorder.also(Misbehave("end", name, sleep)):
-        slow = publisher.publish(topic, b"data")
+    with recorder.also(Misbehave("end", name, hold)):
+        slow = publisher.publish(TOPIC, b"data")
         wait_until(lambda: server.messages("orders"))
-        start = time.monotonic()
-        publisher.publish(other, b"data").result(timeout=5)
-        assert time.monotonic() - start < _PROMPTLY
-        server.set_script(FaultScript(faults=[Stall(30, attempts=[0])]))
-        start = time.monotonic()
-        publisher.publish(other, b"data").result(timeout=5)
-        assert time.monotonic() - start < _PROMPTLY
+        for faults in ([], [Stall(30, attempts=[0])]):
+            server.set_script(FaultScript(faults=faults))
+            publisher.publish(other, b"data").result(timeout=5)
         assert not slow.done()
+        assert not hold.is_over
+        hold.release()
         assert slow.result(timeout=5)
 
 
-def test_a_processor_that_is_slow_at_the_start_does_not_hold_up_publish(
-    topic: str, recorder: Recorder, make_publisher: MakePublisher
+@pytest.mark.parametrize("settings", [ONE_MESSAGE, TOGETHER], ids=["full", "waited"])
+def test_a_processor_that_is_slow_at_the_start(
+    server: PubSubServer, recorder: Recorder, make: Make, hold: Hold, settings: BatchSettings
 ) -> None:
-    """``publish()`` of the message that completes a batch does not start the batch's RPC span."""
-    publisher = make_publisher(tokens=0, publisher_options=TRACED)
-    with recorder.also(Misbehave("start", "orders publish", sleep)):
-        start = time.monotonic()
-        future = publisher.publish(topic, b"data")
-        assert time.monotonic() - start < _PROMPTLY
-        future.result(timeout=5)
-
-
-def test_a_processor_that_is_slow_at_the_start_does_not_hold_up_other_topics(
-    server: PubSubServer, topic: str, recorder: Recorder, make_publisher: MakePublisher
-) -> None:
-    """Of two batches that have waited long enough, each is sent whatever holds up the other."""
+    """It holds up neither ``publish()``, which completes a batch or not, nor another topic."""
     other = server.create_topic("other")
-    publisher = make_publisher(tokens=0, batch_settings=TOGETHER, publisher_options=TRACED)
-    with recorder.also(Misbehave("start", "orders publish", sleep)):
-        start = time.monotonic()
-        slow = publisher.publish(topic, b"data")
+    publisher = make(batch_settings=settings, publisher_options=TRACED)
+    with recorder.also(Misbehave("start", "orders publish", hold)):
+        slow = publisher.publish(TOPIC, b"data")
         publisher.publish(other, b"data").result(timeout=5)
-        assert time.monotonic() - start < _PROMPTLY
+        assert not hold.is_over
+        hold.release()
         slow.result(timeout=5)

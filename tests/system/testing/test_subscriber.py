@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any
 
-import grpc
 import pytest
 from google.api_core import exceptions
 from google.cloud import pubsub_v1
+from google.pubsub_v1 import types
 
 from hedged_pubsub.testing import PubSubServer
+from tests.system.conftest import wait_until
 
-from .raw_client import RawClient, raw_client, wait_until
+from .conftest import RawClient, fails
 
-
-@pytest.fixture
-def server() -> Iterator[PubSubServer]:
-    """Run a server with a topic and a subscription."""
-    with PubSubServer(set_emulator_host=True) as running:
-        running.create_topic("orders")
-        running.create_subscription("shop", "orders")
-        yield running
+Pull = Callable[..., Any]
 
 
 @pytest.fixture
-def shop(server: PubSubServer) -> str:
-    """Return the path of the subscription."""
-    return server.subscription_path("shop")
-
-
-@pytest.fixture
-def publisher(server: PubSubServer) -> Iterator[RawClient]:
-    """Connect a publisher."""
-    with raw_client(server) as connected:
-        yield connected
+def shop(server: PubSubServer, topic: str) -> str:
+    """Create a subscription to the topic and return its path."""
+    return server.create_subscription("shop", topic)
 
 
 @pytest.fixture
@@ -44,162 +33,118 @@ def subscriber(server: PubSubServer) -> Iterator[pubsub_v1.SubscriberClient]:
         yield connected
 
 
-def test_subscribe_receives_and_acknowledges(
-    publisher: RawClient, subscriber: pubsub_v1.SubscriberClient, shop: str
+@pytest.fixture
+def pull(subscriber: pubsub_v1.SubscriberClient, shop: str) -> Pull:
+    """Start a pull from the subscription; return the call."""
+
+    def start(*, timeout: float = 60, **arguments: Any) -> Any:
+        request = types.PullRequest({"subscription": shop, "max_messages": 10, **arguments})
+        return subscriber.transport.pull.future(request, timeout=timeout)
+
+    return start
+
+
+def messages(pull: Any) -> list[Any]:
+    """Return what a pull has brought."""
+    return list(pull.result().received_messages)
+
+
+def test_subscribe_receives_acknowledges_and_refuses(
+    client: RawClient, subscriber: pubsub_v1.SubscriberClient, shop: str
 ) -> None:
-    """A streaming subscriber gets what was published before and after it, each once."""
-    publisher.publish(b"0", b"1")
-    received: list[bytes] = []
-    complete = threading.Event()
+    """A stream gets what was published before and after it, each once; what it refuses, again."""
+    client.publish(b"0", b"1")
+    received: SimpleQueue[bytes] = SimpleQueue()
+    refused: list[str] = []
 
     def receive(message: pubsub_v1.subscriber.message.Message) -> None:
-        received.append(message.data)
+        if message.data == b"1" and not refused:
+            refused.append(message.message_id)
+            message.nack()
+            return
+        assert message.data != b"1" or refused == [message.message_id]
         message.ack()
-        if len(received) == 20:
-            complete.set()
+        received.put(message.data)
 
     streaming = subscriber.subscribe(shop, receive)
     for number in range(2, 20):
-        publisher.publish(b"%d" % number)
-    assert complete.wait(10)
+        client.publish(b"%d" % number)
+    bodies = [received.get(timeout=30) for _ in range(20)]
     streaming.cancel()
-    streaming.result(timeout=10)
-    assert sorted(received, key=int) == [b"%d" % number for number in range(20)]
+    streaming.result(timeout=30)
+    assert sorted(bodies, key=int) == [b"%d" % number for number in range(20)]
+    assert received.empty()
 
 
-def test_a_nack_brings_the_message_again(
-    publisher: RawClient, subscriber: pubsub_v1.SubscriberClient, shop: str
+@pytest.mark.parametrize("deleted", [False, True], ids=["never there", "deleted meanwhile"])
+def test_a_subscription_that_is_not_there_ends_the_stream(
+    client: RawClient, subscriber: pubsub_v1.SubscriberClient, shop: str, deleted: bool
 ) -> None:
-    """A message that is refused is delivered again."""
-    publisher.publish(b"a")
-    deliveries: list[str] = []
-    again = threading.Event()
-
-    def receive(message: pubsub_v1.subscriber.message.Message) -> None:
-        deliveries.append(message.message_id)
-        if len(deliveries) == 1:
-            message.nack()
-        else:
-            message.ack()
-            again.set()
-
-    streaming = subscriber.subscribe(shop, receive)
-    assert again.wait(10)
-    streaming.cancel()
-    streaming.result(timeout=10)
-    assert len(set(deliveries)) == 1
-
-
-def test_a_subscription_that_does_not_exist_ends_the_stream(
-    server: PubSubServer, subscriber: pubsub_v1.SubscriberClient
-) -> None:
-    """The official client gets NOT_FOUND."""
-    streaming = subscriber.subscribe(server.subscription_path("none"), lambda message: None)
+    """The official client gets NOT_FOUND, at its start or while it waits for messages."""
+    received = threading.Event()
+    path = shop if deleted else f"{shop}2"
+    streaming = subscriber.subscribe(path, lambda message: received.set())
+    if deleted:
+        client.publish(b"a")
+        assert received.wait(30)
+        subscriber.delete_subscription(subscription=shop)
     with pytest.raises(exceptions.NotFound):
-        streaming.result(timeout=10)
-
-
-def test_deleting_a_subscription_ends_its_streams(
-    subscriber: pubsub_v1.SubscriberClient, shop: str
-) -> None:
-    """A stream that waits for messages learns that there will be none."""
-    streaming = subscriber.subscribe(shop, lambda message: None)
-    subscriber.delete_subscription(subscription=shop)
-    with pytest.raises(exceptions.NotFound):
-        streaming.result(timeout=10)
+        streaming.result(timeout=30)
 
 
 def test_pull_and_acknowledge(
-    publisher: RawClient, subscriber: pubsub_v1.SubscriberClient, shop: str
+    client: RawClient, subscriber: pubsub_v1.SubscriberClient, shop: str, pull: Pull
 ) -> None:
-    """A pull leases messages; acknowledged ones are gone, refused ones come again."""
-    publisher.publish(b"a", b"b")
-    messages = subscriber.pull(subscription=shop, max_messages=10).received_messages
-    assert [m.message.data for m in messages] == [b"a", b"b"]
-    subscriber.acknowledge(subscription=shop, ack_ids=[messages[0].ack_id])
+    """A pull waits for the first message, unless it is cancelled, in a hurry or near its deadline.
+
+    Acknowledged messages are gone, refused ones come again.
+    """
+    assert messages(pull(return_immediately=True)) == messages(pull(timeout=0.5)) == []
+    cancelled, waiting = pull(), pull()
+    cancelled.cancel()
+    wait_until(cancelled.done)
+    client.publish(b"a", b"b")
+    first, second = messages(waiting)
+    assert [first.message.data, second.message.data] == [b"a", b"b"]
+    subscriber.acknowledge(subscription=shop, ack_ids=[first.ack_id])
     subscriber.modify_ack_deadline(
-        subscription=shop, ack_ids=[messages[1].ack_id], ack_deadline_seconds=0
+        subscription=shop, ack_ids=[second.ack_id], ack_deadline_seconds=0
     )
-    (again,) = subscriber.pull(subscription=shop, max_messages=10).received_messages
-    assert again.message == messages[1].message
-
-
-def test_pull_waits_for_the_first_message(
-    publisher: RawClient, subscriber: pubsub_v1.SubscriberClient, shop: str
-) -> None:
-    """A pull of an empty subscription answers as soon as something is published."""
-    received: list[bytes] = []
-
-    def pull() -> None:
-        response = subscriber.pull(subscription=shop, max_messages=1)
-        received.extend(m.message.data for m in response.received_messages)
-
-    thread = threading.Thread(target=pull)
-    thread.start()
-    publisher.publish(b"a")
-    thread.join(5)
-    assert received == [b"a"]
-
-
-def test_pull_answers_with_nothing_before_its_deadline(
-    subscriber: pubsub_v1.SubscriberClient, shop: str
-) -> None:
-    """A pull that finds nothing is answered, not timed out."""
-    response = subscriber.pull(subscription=shop, max_messages=1, timeout=0.5, retry=None)
-    assert not response.received_messages
-
-
-@pytest.mark.filterwarnings("ignore:The return_immediately flag is deprecated:DeprecationWarning")
-def test_pull_may_return_immediately(subscriber: pubsub_v1.SubscriberClient, shop: str) -> None:
-    """The deprecated flag is honoured."""
-    request = {"subscription": shop, "max_messages": 1, "return_immediately": True}
-    assert not subscriber.pull(request=request, timeout=5).received_messages
-
-
-def test_a_cancelled_pull_takes_no_message(
-    server: PubSubServer, publisher: RawClient, subscriber: pubsub_v1.SubscriberClient, shop: str
-) -> None:
-    """A message is not leased to a client that has gone."""
-    request = pubsub_v1.types.PullRequest(subscription=shop, max_messages=1)
-    call = subscriber.transport.pull.future(request, timeout=5)
-    call.cancel()
-    wait_until(call.done)
-    publisher.publish(b"a")
-    assert len(subscriber.pull(subscription=shop, max_messages=1).received_messages) == 1
+    (again,) = messages(pull())
+    assert again.message == second.message
 
 
 def test_subscriptions_through_the_official_client(
-    server: PubSubServer, subscriber: pubsub_v1.SubscriberClient, shop: str
+    topic: str, subscriber: pubsub_v1.SubscriberClient, shop: str, pull: Pull
 ) -> None:
-    """Create, get, list and delete work as the official client expects."""
-    paths = [server.subscription_path(f"s{number}") for number in range(3)]
+    """Create, get, list in pages and delete work as the official client expects."""
+    paths = [f"{shop}{number}" for number in range(3)]
     for path in paths:
-        subscriber.create_subscription(name=path, topic=server.topic_path("orders"))
+        subscriber.create_subscription(name=path, topic=topic)
     with pytest.raises(exceptions.AlreadyExists):
-        subscriber.create_subscription(name=shop, topic=server.topic_path("orders"))
+        subscriber.create_subscription(name=shop, topic=topic)
     assert subscriber.get_subscription(subscription=paths[0]).ack_deadline_seconds == 10
     request = {"project": "projects/test", "page_size": 2}
     assert [s.name for s in subscriber.list_subscriptions(request=request)] == [shop, *paths]
     subscriber.delete_subscription(subscription=paths[0])
-    with pytest.raises(exceptions.NotFound):
-        subscriber.get_subscription(subscription=paths[0])
-    with pytest.raises(exceptions.InvalidArgument):
-        subscriber.pull(subscription=shop, max_messages=0)
+    for wrong, code in (
+        ({"subscription": paths[0]}, "NOT_FOUND"),
+        ({"max_messages": 0}, "INVALID_ARGUMENT"),
+    ):
+        with fails(code):
+            messages(pull(**wrong))
 
 
 def test_a_stop_ends_streams(
-    server: PubSubServer, publisher: RawClient, subscriber: pubsub_v1.SubscriberClient, shop: str
+    server: PubSubServer, client: RawClient, subscriber: pubsub_v1.SubscriberClient, shop: str
 ) -> None:
     """A server with an open stream stops, and leaves no thread behind."""
-    request = pubsub_v1.types.StreamingPullRequest(
-        subscription=shop, stream_ack_deadline_seconds=10
-    )
     # Not subscribe(): that would try to open the stream again and again.
+    request = types.StreamingPullRequest(subscription=shop, stream_ack_deadline_seconds=10)
     responses = subscriber.transport.streaming_pull(iter([request]))
-    publisher.publish(b"a")
+    client.publish(b"a")
     assert next(responses).received_messages
     server.stop()
-    with pytest.raises(grpc.RpcError) as caught:
+    with fails("UNAVAILABLE"):
         next(responses)
-    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     wait_until(lambda: not any(t.name.startswith("pubsub-server") for t in threading.enumerate()))

@@ -1,141 +1,31 @@
-"""Batches whose requests a test answers by hand, on an event loop."""
+"""Requests that a test answers by hand, on an event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Generator
 from typing import Any, cast
 
 from google.pubsub_v1 import types
 
+from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub.aio.driver import Driver
-from hedged_pubsub.aio.rpc import AsyncPublishMethod, AsyncPublishRpc
-from hedged_pubsub.connections import Connections
-from hedged_pubsub.events import ORIGINAL, Fail, Failed
+from hedged_pubsub.aio.rpc import AsyncPublishRpc
 
-from ..story import Transient
-
-
-class FakeCall:
-    """A request under way."""
-
-    def __init__(self, attempt: int, timeout: float | None) -> None:
-        self.attempt = attempt
-        self.timeout = timeout
-        self.cancelled = False
-        self._answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-
-    def succeed(self, answer: object = "answer") -> None:
-        """Answer the request, if it was not cancelled."""
-        if not self._answer.done():
-            self._answer.set_result(answer)
-
-    def fail(self, error: BaseException) -> None:
-        """Fail the request, if it was not cancelled."""
-        if not self._answer.done():
-            self._answer.set_exception(error)
-
-    async def wait(self) -> object:
-        """Return the answer, or raise the error."""
-        try:
-            return await self._answer
-        except asyncio.CancelledError:
-            self.cancelled = True
-            raise
-
-
-class FakeBatch:
-    """A batch that notes its requests and its outcome."""
-
-    def __init__(
-        self, *, total_timeout: float = math.inf, backoffs: tuple[float, ...] | None = (0.1,)
-    ) -> None:
-        self.topic = "topic"
-        self.total_timeout = total_timeout
-        self.calls: list[FakeCall] = []
-        self.outcomes: list[object] = []
-        self.judged: list[BaseException] = []
-        self.on_send: Callable[[FakeCall], None] = lambda _: None
-        self.ended = asyncio.Event()
-        self._backoffs = iter(backoffs or ())
-
-    async def send(self, attempt: int, timeout: float | None) -> object:
-        """Send a request and wait for its answer."""
-        call = FakeCall(attempt, timeout)
-        self.calls.append(call)
-        self.on_send(call)
-        return await call.wait()
-
-    def judge(self, error: BaseException) -> Failed:
-        """Call ``Transient`` transient."""
-        self.judged.append(error)
-        transient = isinstance(error, Transient)
-        backoff = next(self._backoffs, None) if transient else None
-        return Failed(ORIGINAL, error, transient=transient, backoff=backoff)
-
-    def succeed(self, answer: object, attempt: int) -> None:
-        """Note the success."""
-        self.outcomes.append((answer, attempt))
-        self.ended.set()
-
-    def fail(self, failure: Fail) -> None:
-        """Note the failure."""
-        self.outcomes.append(failure)
-        self.ended.set()
-
-
-async def earn(driver: Driver, tokens: int) -> None:
-    """Let batches succeed until the bucket holds ``tokens``."""
-    for _ in range(tokens * 10):
-        batch = FakeBatch()
-        batch.on_send = FakeCall.succeed
-        driver.submit(batch)
-        await batch.ended.wait()
-
-
-async def turns(count: int = 5) -> None:
-    """Let the loop go round so often, which takes no virtual time."""
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-class FakeMethod:
-    """Stands in for the publish method of a channel; a test answers its requests by hand."""
-
-    def __init__(self) -> None:
-        self.requests: list[FakeRequest] = []
-        self.is_plain = True
-        self.prepare: Callable[[bytes], object] = lambda serialized: serialized
-
-    def arguments(self, topic: str, attempt: int, publish_start_time: float) -> dict[str, object]:
-        """Return no metadata."""
-        return {}
-
-    def multicallable(self, request: bytes, *, timeout: float | None) -> FakeRequest:
-        """Note a request."""
-        self.requests.append(FakeRequest(request))
-        return self.requests[-1]
-
-
-class FakeRpc(AsyncPublishRpc):
-    """Sends all attempts with one fake method."""
-
-    def __init__(self, method: FakeMethod) -> None:
-        self._publish = cast("AsyncPublishMethod", method)
-        self._connections = Connections(self._publish)
-        self._look_at = math.inf
-        self._loop = asyncio.get_running_loop()
+from .. import fakes
+from .virtual_loop import VirtualLoop
 
 
 class FakeRequest:
-    """A request on the wire, as ``grpc.aio`` returns it."""
+    """A request on the wire, as ``grpc.aio`` returns it; ``messages`` is what those in it say."""
 
-    def __init__(self, serialized: bytes) -> None:
-        self.messages = [
-            message.data.decode()
-            for message in types.PublishRequest.deserialize(serialized).messages
-        ]
+    def __init__(self, request: object, attempt: int, timeout: float | None) -> None:
+        self.attempt = attempt
+        self.timeout = timeout
+        self.messages = [str(attempt)]
+        if isinstance(request, bytes):
+            sent = types.PublishRequest.deserialize(request).messages
+            self.messages = [message.data.decode() for message in sent]
         self.cancelled = False
         self.response: asyncio.Future[types.PublishResponse]
         self.response = asyncio.get_running_loop().create_future()
@@ -145,9 +35,76 @@ class FakeRequest:
         return self.response.__await__()
 
     def cancel(self) -> None:
-        """Note it."""
         self.cancelled = True
 
-    def answer(self) -> None:
-        """Answer with an id for each message."""
-        self.response.set_result(types.PublishResponse(message_ids=self.messages))
+    def succeed(self, *ids: str) -> None:
+        """Answer: with what each message says for its id, unless told; see ``fail``."""
+        if not self.response.done():
+            response = types.PublishResponse(message_ids=ids or self.messages)
+            self.response.set_result(response)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.response.done():
+            self.response.set_exception(error)
+
+
+class FakeMethod(fakes.FakeMethod):
+    """Stands in for the publish method of a channel; a test answers its requests by hand."""
+
+    def __init__(self, transport: object, channel: Any, **_: object) -> None:
+        super().__init__(transport, channel)
+        self.requests: list[FakeRequest] = []
+        self.on_request: Callable[[FakeRequest], object] = lambda _: None
+
+    def multicallable(self, request: object, *, timeout: float | None, attempt: int) -> FakeRequest:
+        call = FakeRequest(request, attempt, timeout)
+        self.requests.append(call)
+        self.on_request(call)
+        if isinstance(request, fakes.FakeBatch):
+            request.sent(call)
+        return call
+
+
+class FakeRpc(AsyncPublishRpc):
+    """The requests of a publisher whose channel is a fake one."""
+
+    method_class = cast("Any", FakeMethod)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(cast("Any", None), None, loop, with_telemetry=True)
+        self.method = cast("FakeMethod", self._method)
+
+
+class Interruption(BaseException):
+    """Raised by a signal handler, or by a user's code that wants to end the process."""
+
+
+class Asyncio(fakes.Bench):
+    """A driver on a virtual loop, as ``fakes.Threads``.
+
+    ``settled`` are the batches that it says are decided, while their futures are not.
+    """
+
+    def __init__(self, loop: VirtualLoop, settings: HedgingSettings | None, tokens: int) -> None:
+        self.loop = loop
+        self.clock, self.call_at, self.advance = loop.time, loop.call_at, loop.let_pass
+        self.settled: list[Any] = []
+        self.rpc: Any = FakeRpc(loop)
+        self.driver = Driver(settings, self.rpc, loop, self._settle)
+        self.stats = self.driver.stats
+        for _ in range(tokens * 10):
+            self.send(on_send=FakeRequest.succeed)
+        loop.let_pass()
+        self.settled.clear()
+
+    def _settle(self, batch: Any) -> None:
+        assert not batch.future.done() or batch.future.cancelled()
+        self.settled.append(batch)
+
+    def batch(self, **arguments: Any) -> fakes.FakeBatch:
+        return fakes.FakeBatch(future=self.loop.create_future(), **arguments)
+
+    def end(self, batch: fakes.FakeBatch) -> str:
+        """Wait for the outcome, and until what was cancelled has taken that in."""
+        self.loop.run(asyncio.wait([batch.future]))
+        return batch.outcome

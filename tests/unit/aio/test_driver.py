@@ -1,425 +1,194 @@
-"""The asyncio driver on virtual time: the scenarios, and what can go wrong around the engine."""
+"""The asyncio driver on virtual time: what only an event loop does to a batch."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import gc
-import logging
-import math
-import weakref
-from functools import partial
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from google.api_core import exceptions
 
-from hedged_pubsub.aio.driver import Driver
-from hedged_pubsub.events import Fail, Failed, Succeeded
-from hedged_pubsub.settings import HedgingSettings
-from hedged_pubsub.stats import HedgingStats
-from hedged_pubsub.token_bucket import TokenBucket
+from hedged_pubsub._core.events import Succeeded
+from hedged_pubsub._core.settings import HedgingSettings
 
-from ..story import SCENARIOS, Permanent, Scenario, Transient
-from .fakes import FakeBatch, FakeCall, earn, turns
-from .virtual_loop import EAGER, VirtualLoop, virtual_run
-
-SETTINGS = HedgingSettings()
-
-tasks = pytest.mark.parametrize(
-    "tasks",
-    [
-        "lazy",
-        pytest.param(
-            EAGER, marks=pytest.mark.skipif(EAGER is None, reason="no eager tasks before 3.12")
-        ),
-    ],
-    ids=["lazy", "eager"],
-)
+from ..fakes import fail_to_log, handled, refuse
+from ..story import Permanent, Transient
+from .fakes import Asyncio, Interruption
+from .virtual_loop import EAGER, virtual_loop
 
 
-@tasks
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_scenario(scenario: Scenario, tasks: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver sends, cancels and resolves as the scenario tells, and counts it right."""
-    settings = None
-    if scenario.hedge_delay is not None:
-        settings = HedgingSettings(hedge_delay=scenario.hedge_delay, max_tokens=10)
-
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(settings, loop)
-        await earn(driver, scenario.tokens)
-        before = driver.stats()
-        start = loop.now
-        replies = iter(scenario.replies)
-        story: list[str] = []
-        batch = FakeBatch(total_timeout=scenario.total_timeout, backoffs=scenario.backoffs)
-
-        def note(what: str) -> None:
-            story.append(f"{loop.now - start:.3f} {what}")
-
-        def on_send(call: FakeCall) -> None:
-            limit = "" if call.timeout is None else f" timeout {call.timeout:g}"
-            note(f"start {call.attempt}{limit}")
-            reply = next(replies, None)
-            if reply is None or reply.after == math.inf:
-                return
-            answer = call.succeed if reply.error is None else partial(call.fail, reply.error())
-            loop.call_later(reply.after, answer)
-
-        take = TokenBucket.take
-
-        def watched_take(bucket: TokenBucket) -> bool:
-            taken = take(bucket)
-            if not taken:
-                note("suppressed")
-            return taken
-
-        monkeypatch.setattr(TokenBucket, "take", watched_take)
-        batch.on_send = on_send
-        driver.submit(batch)
-        await batch.ended.wait()
-        await turns()
-        for call in batch.calls:
-            if call.cancelled:
-                note(f"cancel {call.attempt}")
-        (outcome,) = batch.outcomes
-        if isinstance(outcome, Fail):
-            late = " retry timed out" if outcome.retry_timed_out else ""
-            note(f"fail {type(outcome.error).__name__}{late}")
-        else:
-            assert isinstance(outcome, tuple)
-            note(f"resolve {outcome[1]}")
-
-        assert tuple(story) == scenario.story
-        stats = driver.stats("topic")
-        words = [line.split()[1:] for line in scenario.story]
-        starts = [word[1] for word in words if word[0] == "start"]
-        assert stats.tokens == pytest.approx(scenario.tokens_after if settings else 0)
-        assert stats.batches - before.batches == 1
-        assert stats.attempts - before.attempts == len(starts)
-        assert stats.hedges_sent == len(starts) - starts.count("0")
-        assert stats.hedges_won == sum(w[0] == "resolve" and w[1] != "0" for w in words)
-        assert stats.hedges_suppressed == sum(w[0] == "suppressed" for w in words)
-        assert stats.attempts_cancelled == sum(w[0] == "cancel" for w in words)
-        await asyncio.sleep(20)  # answers to losers
-        assert len(batch.outcomes) == 1
-        assert loop.timers == 0, "a decided batch leaves no wake-up behind"
-
-    virtual_run(main, tasks=tasks)
+@pytest.fixture(params=["lazy", EAGER])
+def bench(request: pytest.FixtureRequest) -> Iterator[Asyncio]:
+    """Make a driver that has three tokens; no timer is left in the end."""
+    with virtual_loop(request.param) as loop:
+        yield Asyncio(loop, HedgingSettings(), 3)
+        assert loop.timers == 0, "a decided batch leaves no timer behind"
 
 
-@tasks
-def test_topics_have_buckets_of_their_own(tasks: str) -> None:
-    """R9: what one topic earned, another cannot spend."""
-
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(SETTINGS, loop)
-        await earn(driver, 1)
-        other = FakeBatch()
-        other.topic = "other"
-        driver.submit(other)
-        await asyncio.sleep(1.5)
-        assert len(other.calls) == 1
-        assert driver.stats("topic").tokens == 1
-        assert driver.stats("other").hedges_suppressed == 1
-        assert driver.stats("never seen") == HedgingStats()
-        assert driver.stats().batches == 11
-        other.calls[0].succeed()
-        await other.ended.wait()
-
-    virtual_run(main, tasks=tasks)
-
-
-@tasks
-def test_a_cancelled_loser_is_not_judged(tasks: str) -> None:
-    """R7: the retry predicate never hears of our own cancellation."""
-
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(SETTINGS, loop)
-        await earn(driver, 1)
-        batch = FakeBatch()
-        driver.submit(batch)
-        await asyncio.sleep(1.0)
-        await turns()
-        original, hedge = batch.calls
-        hedge.succeed("from the hedge")
-        await batch.ended.wait()
-        await asyncio.sleep(100)
-        assert original.cancelled
-        assert batch.outcomes == [("from the hedge", 1)]
-        assert batch.judged == []
-        assert len(batch.calls) == 2
-
-    virtual_run(main, tasks=tasks)
-
-
-def test_a_losers_late_error_is_nobodys() -> None:
+def test_a_losers_late_error_is_nobodys(bench: Asyncio) -> None:
     """A loser that fails in spite of being cancelled is neither judged nor reported by asyncio."""
-
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(SETTINGS, loop)
-        await earn(driver, 1)
-        batch = FakeBatch()
-        driver.submit(batch)
-        await asyncio.sleep(1.0)
-        await turns()
-        original, hedge = batch.calls
-        hedge.succeed()
-        original.fail(Permanent())  # in the same turn, so that there is nothing left to cancel
-        await batch.ended.wait()
-        await turns()
-        del original
-        gc.collect()
-        assert len(batch.outcomes) == 1
-        assert driver.stats().attempts_cancelled == sum(call.cancelled for call in batch.calls)
-
-    virtual_run(main)
+    batch = bench.hedged()
+    original, hedge = batch.calls
+    hedge.succeed()
+    original.fail(Permanent())  # in the same turn, so that there is nothing left to cancel
+    assert bench.end(batch) == "resolve 1"
+    del original
+    gc.collect()
+    cancelled = sum(call.cancelled for call in batch.calls)
+    assert bench.stats().attempts_cancelled == cancelled
 
 
-@tasks
-def test_an_error_on_sending_the_original_is_judged(tasks: str) -> None:
-    """R8: a closed channel or an interceptor that raises ends the batch with the error."""
-
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(SETTINGS, loop)
-        batch = FakeBatch()
-        error = ValueError("closed channel")
-
-        def refuse(call: FakeCall) -> None:
-            raise error
-
-        batch.on_send = refuse
-        driver.submit(batch)
-        assert batch.outcomes == [], "decided before submit() returned"
-        await batch.ended.wait()
-        assert batch.judged == [error]
-        assert batch.outcomes == [Fail(error)]
-
-    virtual_run(main, tasks=tasks)
+def test_nothing_is_decided_before_submit_returns(bench: Asyncio) -> None:
+    """An eager task may have ended by then; whoever publishes has no future yet."""
+    batch = bench.send(on_send=lambda call: call.succeed())
+    assert batch.outcome == ""
+    assert bench.end(batch) == "resolve 0"
 
 
-@tasks
-def test_an_error_on_sending_a_hedge_is_the_hedges(tasks: str) -> None:
-    """R5: a hedge that cannot be sent does not fail the batch."""
-
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(SETTINGS, loop)
-        await earn(driver, 2)
-        batch = FakeBatch()
-
-        def refuse_hedges(call: FakeCall) -> None:
-            if call.attempt:
-                raise ValueError("closed channel")
-
-        batch.on_send = refuse_hedges
-        driver.submit(batch)
-        await asyncio.sleep(2.5)
-        assert [call.attempt for call in batch.calls] == [0, 1, 2]
-        assert batch.outcomes == []
-        batch.calls[0].succeed()
-        await batch.ended.wait()
-        assert batch.outcomes == [("answer", 0)]
-
-    virtual_run(main, tasks=tasks)
+def test_an_interruption_in_the_predicate_ends_the_batch(bench: Asyncio) -> None:
+    """R8: what is no ``Exception`` goes on to the loop, and comes to no task as its own."""
+    reported: list[object] = []
+    bench.loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    batch, defect = bench.send(on_send=lambda call: call.fail(Transient())), Interruption()
+    batch.policy.judge = refuse(defect)
+    assert bench.end(batch) == "fail RuntimeError"
+    assert batch.error is not None
+    assert batch.error.__cause__ is defect
+    assert reported == [defect]
 
 
-@tasks
-def test_an_error_in_the_predicate_ends_the_batch(tasks: str) -> None:
-    """R8: a user's predicate that raises fails the batch with what it raised."""
-    defect = ZeroDivisionError()
-
-    class Defective(FakeBatch):
-        def judge(self, error: BaseException) -> Failed:
-            raise defect
-
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(SETTINGS, loop)
-        batch = Defective()
-        batch.on_send = lambda call: call.fail(Transient())
-        driver.submit(batch)
-        await batch.ended.wait()
-        assert batch.outcomes == [Fail(defect)]
-
-    virtual_run(main, tasks=tasks)
-
-
-@tasks
 @pytest.mark.parametrize("begun", [True, False], ids=["begun", "not begun"])
-def test_a_task_that_others_cancel_ends_the_batch(tasks: str, begun: bool) -> None:
+def test_a_task_that_others_cancel_ends_the_batch(bench: Asyncio, begun: bool) -> None:
     """R8: when all tasks of the loop are cancelled, no future stays pending; none is cancelled."""
-
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(SETTINGS, loop)
-        batch = FakeBatch()
-        driver.submit(batch)
-        if begun:
-            await turns()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-        await batch.ended.wait()
-        (outcome,) = batch.outcomes
-        assert isinstance(outcome, Fail)
-        assert isinstance(outcome.error, exceptions.Cancelled)
-        assert loop.timers == 0
-        await turns()
-
-    virtual_run(main, tasks=tasks)
+    batch = bench.send()
+    if begun:
+        bench.advance()
+    for task in asyncio.all_tasks(bench.loop):
+        task.cancel()
+    bench.end(batch)
+    assert isinstance(batch.error, exceptions.Cancelled)
 
 
-@tasks
-def test_abandon_ends_every_batch(tasks: str) -> None:
-    """Closing ends what is under way, says how much that was, and leaves no task behind."""
+def test_closing_waits_for_tasks_and_not_for_ever(bench: Asyncio) -> None:
+    """An interceptor that swallows the cancellation holds it up for the timeout only."""
+    bench.send()
+    bench.advance()
+    call = bench.rpc.call
 
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(SETTINGS, loop)
-        await earn(driver, 1)
-        batches = [FakeBatch() for _ in range(3)]
-        for batch in batches:
-            driver.submit(batch)
-        await asyncio.sleep(1.0)
-        await turns()
-        error = RuntimeError("closed")
-        assert driver.abandon(error) == 3
-        await driver.wait_for_tasks(1.0)
-        for batch in batches:
-            assert batch.outcomes == [Fail(error)]
-            assert all(call.cancelled for call in batch.calls)
-        assert loop.timers == 0
-        assert driver.abandon(error) == 0
+    async def call_and_stay(*args: Any) -> list[str]:
+        try:
+            ids: list[str] = await call(*args)
+            return ids
+        finally:
+            await asyncio.sleep(60)
 
-    virtual_run(main, tasks=tasks)
-
-
-def test_waiting_for_tasks_has_an_end() -> None:
-    """An interceptor that swallows the cancellation holds up closing for the timeout only."""
-
-    class Stubborn(FakeBatch):
-        async def send(self, attempt: int, timeout: float | None) -> object:
-            try:
-                return await super().send(attempt, timeout)
-            except asyncio.CancelledError:
-                await asyncio.sleep(60)
-                raise
-
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(SETTINGS, loop)
-        driver.submit(Stubborn())
-        await turns()
-        driver.abandon(RuntimeError())
-        await driver.wait_for_tasks(1.0)
-        assert loop.now == pytest.approx(1.0)
-        await asyncio.sleep(60)
-
-    virtual_run(main)
+    for seconds, rpc_call in ((0, call), (1.0, call_and_stay)):
+        bench.rpc.call = rpc_call
+        bench.send()
+        bench.advance()
+        bench.driver.abandon(RuntimeError())
+        bench.loop.run(bench.driver.wait_for_tasks(1.0))
+        assert bench.loop.now == pytest.approx(seconds)
+    bench.advance(60)
 
 
-def test_a_loop_that_calls_early_loses_no_wakeup() -> None:
+def test_an_interruption_of_abandon_leaves_the_other_batches_as_they_were(bench: Asyncio) -> None:
+    """R8: a span processor may raise anything; whoever closes again ends and cancels the rest."""
+    batches = [bench.send() for _ in range(3)]
+    bench.advance()
+    batches[0].end_spans = refuse(Interruption())  # type: ignore[method-assign]
+    with pytest.raises(Interruption):
+        bench.driver.abandon(RuntimeError("closed"))
+    bench.driver.abandon(RuntimeError("closed"))
+    bench.advance()
+    assert [batch.outcome for batch in batches] == ["fail RuntimeError"] * 3
+    assert all(call.cancelled for batch in batches for call in batch.calls)
+
+
+def test_a_loop_that_calls_early_loses_no_wakeup(bench: Asyncio) -> None:
     """A timer may be early by the resolution of the loop's clock: uvloop's counts milliseconds."""
-
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(SETTINGS, loop)
-        await earn(driver, 1)
-        batch = FakeBatch()
-        driver.submit(batch)
-        loop._let_pass = lambda seconds: None  # type: ignore[method-assign]
-        (run,) = driver._runs
-        assert run.wakeup is not None
-        assert run.wakeup_at is not None
-        run.wakeup.cancel()
-        driver._wake(run, run.wakeup_at)
-        await turns()
-        assert loop.now == 0
-        assert [call.attempt for call in batch.calls] == [0, 1]
-        assert run.wakeup_at == 2.0
-        batch.calls[1].succeed()
-        await batch.ended.wait()
-        await turns()
-
-    virtual_run(main)
+    batch = bench.send()
+    bench.advance()
+    batch.timer.cancel()
+    bench.driver._wake(batch, 1.0)
+    bench.advance()
+    assert bench.loop.now == 0
+    assert batch.attempts == [0, 1]
+    assert batch.run.wake_at == 2.0
+    batch.calls[1].succeed()
+    bench.end(batch)
 
 
-@tasks
-def test_requests_do_not_inherit_the_publishers_context(tasks: str) -> None:
+def test_requests_do_not_inherit_the_publishers_context(bench: Asyncio) -> None:
     """Who happens to complete a batch, within a span perhaps, has no part in its requests."""
     span: contextvars.ContextVar[str] = contextvars.ContextVar("span", default="none")
     seen: list[str] = []
+    batch = bench.batch(on_send=lambda _: seen.append(span.get()))
+    judge = batch.policy.judge
 
-    class Looking(FakeBatch):
-        def judge(self, error: BaseException) -> Failed:
-            seen.append(span.get())
-            return super().judge(error)
+    def note_and_judge(error: BaseException) -> object:
+        seen.append(span.get())
+        return judge(error)
 
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(SETTINGS, loop)
-        await earn(driver, 1)
-        batch = Looking()
-        batch.on_send = lambda _: seen.append(span.get())
+    batch.policy.judge = note_and_judge
+
+    async def main() -> None:
         span.set("a user's")
-        driver.submit(batch)
-        await turns()
+        bench.driver.submit(batch)
+        await asyncio.sleep(0.5)
         batch.calls[0].fail(Transient())
-        await asyncio.sleep(1.5)
-        assert [call.attempt for call in batch.calls] == [0, 0, 1]
-        batch.calls[1].succeed()
-        await batch.ended.wait()
-        await turns()
-        assert seen == ["none"] * 4
+        await asyncio.sleep(1.0)
         assert span.get() == "a user's"
 
-    virtual_run(main, tasks=tasks)
+    bench.loop.run(main())
+    batch.calls[1].succeed()
+    bench.end(batch)
+    assert batch.attempts == [0, 0, 1]
+    assert seen == ["none"] * 4
 
 
-def test_a_decided_batch_is_let_go() -> None:
-    """However far its next look was, nothing keeps a decided batch alive."""
-
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(SETTINGS, loop)
-        batch = FakeBatch()
-        batch.on_send = FakeCall.succeed
-        driver.submit(batch)
-        await batch.ended.wait()
-        await turns()
-        alive = weakref.ref(batch)
-        del batch
-        gc.collect()
-        assert alive() is None
-
-    virtual_run(main)
-
-
-def test_tasks_are_held_until_they_end() -> None:
+def test_tasks_are_held_until_they_end(bench: Asyncio) -> None:
     """A task that nobody else refers to, and that waits, survives the collector."""
-
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(SETTINGS, loop)
-        batch = FakeBatch()
-        driver.submit(batch)
-        for _ in range(3):
-            await turns()
-            gc.collect()
-        batch.calls[0].succeed()
-        await batch.ended.wait()
-        assert batch.outcomes == [("answer", 0)]
-
-    virtual_run(main)
+    batch = bench.send()
+    for _ in range(3):
+        bench.advance()
+        gc.collect()
+    batch.calls[0].succeed()
+    assert bench.end(batch) == "resolve 0"
 
 
-def test_a_defect_of_the_driver_ends_the_batch(caplog: pytest.LogCaptureFixture) -> None:
-    """R8: an event the engine refuses is logged, and the batch ends with that error."""
+def test_a_log_handler_that_raises_breaks_nothing(
+    bench: Asyncio, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lines about hedges are a user's code: batches are decided, and go on, without them.
 
-    async def main(loop: VirtualLoop) -> None:
-        driver = Driver(SETTINGS, loop)
-        batch = FakeBatch()
-        driver.submit(batch)
-        await turns()
-        (run,) = driver._runs
-        with caplog.at_level(logging.ERROR):
-            driver._feed(run, Succeeded(3))
-        (outcome,) = batch.outcomes
-        assert isinstance(outcome, Fail)
-        assert "attempt 3 cannot end" in str(outcome.error)
-        await turns()
-        assert batch.calls[0].cancelled
-        assert "cannot go on" in caplog.text
+    R8: an event that cannot happen ends its batch, even where that cannot be logged.
+    """
+    with handled(fail_to_log):
+        won = bench.hedged()
+        won.calls[1].succeed()
+        assert bench.end(won) == "resolve 1"
+        *abandoned, broken = [bench.send() for _ in range(3)]
+        bench.advance()
+        bench.driver._feed(broken, Succeeded(3))
+        bench.advance(1.0)
+        bench.driver.abandon(RuntimeError("closed"))
+    assert [batch.outcome for batch in abandoned] == ["fail RuntimeError"] * 2
+    assert "attempt 3 cannot end" in str(broken.error)
+    bench.advance()
+    assert broken.calls[0].cancelled
+    assert capsys.readouterr().err.count("ZeroDivisionError: hedge 1 on topic") == 3
 
-    virtual_run(main)
+
+def test_a_task_factory_that_raises_ends_the_batch(bench: Asyncio) -> None:
+    """R8: where no task can be made, the batch fails with the reason."""
+    defect = ZeroDivisionError()
+    factory = bench.loop.get_task_factory()
+    bench.loop.set_task_factory(refuse(defect))
+    batch = bench.send()
+    bench.loop.set_task_factory(factory)
+    assert batch.error is defect
+    assert bench.settled == [batch]

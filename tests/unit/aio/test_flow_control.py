@@ -1,157 +1,91 @@
-"""Flow control on an event loop: first come, first served, and no credit is ever lost."""
+"""Flow control on an event loop: who waits, who goes on, and that nothing stays counted."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import gc
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
 
 import pytest
 from google.cloud.pubsub_v1.publisher.exceptions import FlowControlLimitError
-from google.cloud.pubsub_v1.types import LimitExceededBehavior, PublishFlowControl
+from google.cloud.pubsub_v1.types import PublishFlowControl
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hedged_pubsub.aio.flow_control import FlowControl
 
-from .fakes import turns
-from .virtual_loop import VirtualLoop, virtual_run
-
-BLOCK, ERROR, IGNORE = (
-    LimitExceededBehavior.BLOCK,
-    LimitExceededBehavior.ERROR,
-    LimitExceededBehavior.IGNORE,
-)
+from ..test_flow_control import ERROR, limited
+from .virtual_loop import VirtualLoop, turns, virtual_run
 
 
-def limited(
-    *, messages: int = 100, size: int = 100, behavior: LimitExceededBehavior = BLOCK
-) -> FlowControl:
+def make(**limits: Any) -> FlowControl:
     """Make flow control with these limits."""
-    return FlowControl(
-        PublishFlowControl(
-            message_limit=messages, byte_limit=size, limit_exceeded_behavior=behavior
-        )
-    )
+    return FlowControl(limited(**limits))
 
 
-def test_it_counts_unless_it_is_to_ignore() -> None:
-    """By default limits are ignored, and then nobody asks for credit."""
+async def test_a_message_that_is_refused_is_not_counted() -> None:
+    """Nor is one that could only wait for ever; by default nobody asks."""
+    flow = make(messages=1, behavior=ERROR)
+    await flow.add(10)
+    for refusing, refusal in ((flow, "would be exceeded"), (make(size=9), "block forever")):
+        with pytest.raises(FlowControlLimitError, match=refusal):
+            await refusing.add(10)
+    assert flow._count.messages == 1
     assert not FlowControl(PublishFlowControl()).counts
-    assert not limited(behavior=IGNORE).counts
-    assert limited(behavior=BLOCK).counts
-    assert limited(behavior=ERROR).counts
 
 
-@pytest.mark.parametrize(
-    ("messages", "size", "told"),
-    [(2, 100, "messages: 3 / 2, bytes: 30 / 100"), (9, 25, "messages: 3 / 9, bytes: 30 / 25")],
-)
-def test_error_says_what_would_be_exceeded(messages: int, size: int, told: str) -> None:
-    """Above either limit a message is refused at once, with both loads; then there is room."""
-
-    async def main(loop: VirtualLoop) -> None:
-        flow = limited(messages=messages, size=size, behavior=ERROR)
-        await flow.borrow(10)
-        await flow.borrow(10)
-        with pytest.raises(FlowControlLimitError, match=told):
-            await flow.borrow(10)
-        flow.give_back(10)
-        await flow.borrow(10)
-
-    virtual_run(main)
+async def test_those_behind_a_cancelled_one_go_on() -> None:
+    """When a waiting message is cancelled, those behind it that fit are admitted."""
+    flow = make()
+    first = await flow.add(60)
+    large, small = (asyncio.ensure_future(flow.add(size)) for size in (80, 10))
+    await turns()
+    assert not small.done(), "whoever waits longest is first"
+    large.cancel()
+    flow.release(await small)
+    assert large.cancelled()
+    flow.release(first)
+    await flow.add(100)
 
 
-@pytest.mark.parametrize(("messages", "size"), [(100, 9), (0, 100)])
-def test_what_would_wait_for_ever_is_refused(messages: int, size: int) -> None:
-    """A message that alone exceeds a limit is an error even where others wait."""
-
-    async def main(loop: VirtualLoop) -> None:
-        with pytest.raises(FlowControlLimitError, match="would block forever"):
-            await limited(messages=messages, size=size).borrow(10)
-
-    virtual_run(main)
-
-
-def test_a_small_message_does_not_overtake_a_large_one() -> None:
-    """Whoever waits longest is first, even if a later one would fit."""
-
-    async def main(loop: VirtualLoop) -> None:
-        flow = limited()
-        await flow.borrow(60)
-        order: list[int] = []
-
-        async def borrow(size: int) -> None:
-            await flow.borrow(size)
-            order.append(size)
-
-        waiting = [asyncio.ensure_future(borrow(size)) for size in (80, 10, 20)]
-        await turns()
-        assert order == []
-        flow.give_back(60)
-        await turns()
-        assert order == [80, 10]
-        flow.give_back(80)
-        await asyncio.gather(*waiting)
-        assert order == [80, 10, 20]
-
-    virtual_run(main)
+@pytest.mark.parametrize("order", ["admitted, then cancelled", "cancelled, then admitted"])
+async def test_cancelled_in_the_moment_it_is_admitted(order: str) -> None:
+    """What a task on its way out was admitted for goes to the next one."""
+    flow = make(messages=1)
+    held = await flow.add(1)
+    first, second = (asyncio.ensure_future(flow.add(1)) for _ in range(2))
+    await turns()
+    steps: list[Callable[[], object]] = [lambda: flow.release(held), first.cancel]
+    for step in steps if order == "admitted, then cancelled" else steps[::-1]:
+        step()
+    await second
+    assert first.cancelled()
 
 
-def test_those_behind_a_cancelled_one_go_on() -> None:
-    """A waiting message that is cancelled makes way for the ones behind it that fit."""
+@pytest.mark.parametrize("is_closed", [True, False], ids=["loop closed", "loop open"])
+def test_a_waiting_coroutine_is_thrown_away(is_closed: bool) -> None:
+    """It leaves the queue, and wakes nobody on a loop that is closed."""
 
-    async def main(loop: VirtualLoop) -> None:
-        flow = limited()
-        await flow.borrow(60)
-        large = asyncio.ensure_future(flow.borrow(80))
-        small = asyncio.ensure_future(flow.borrow(10))
-        await turns()
-        large.cancel()
-        await small
-        assert large.cancelled()
-        flow.give_back(10)
-        flow.give_back(60)
-        await flow.borrow(100)
+    async def main(loop: VirtualLoop) -> tuple[Coroutine[Any, Any, Any], Coroutine[Any, Any, Any]]:
+        flow = make()
+        await flow.add(60)
+        first, second = flow.add(80), flow.add(10)
+        for waiting in (first, second):
+            waiting.send(None)
+        if not is_closed:
+            first.close()
+            with pytest.raises(StopIteration):
+                second.send(None)
+        return first, second
 
-    virtual_run(main)
-
-
-def test_cancelled_in_the_moment_it_was_granted() -> None:
-    """Credit that was granted to a task on its way out comes back."""
-
-    async def main(loop: VirtualLoop) -> None:
-        flow = limited(messages=1)
-        await flow.borrow(1)
-        first = asyncio.ensure_future(flow.borrow(1))
-        second = asyncio.ensure_future(flow.borrow(1))
-        await turns()
-        flow.give_back(1)  # to the first
-        first.cancel()
-        await second
-        assert first.cancelled()
-
-    virtual_run(main)
+    first, second = virtual_run(main)
+    first.close()
+    second.close()
+    gc.collect()
 
 
-def test_given_back_in_the_moment_the_first_is_cancelled() -> None:
-    """Credit that comes back to a task on its way out goes to the next one."""
-
-    async def main(loop: VirtualLoop) -> None:
-        flow = limited(messages=1)
-        await flow.borrow(1)
-        first = asyncio.ensure_future(flow.borrow(1))
-        second = asyncio.ensure_future(flow.borrow(1))
-        await turns()
-        first.cancel()
-        flow.give_back(1)
-        await second
-        assert first.cancelled()
-
-    virtual_run(main)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Message:
+class Message(NamedTuple):
     """A message of the random run: its size, and when it comes, goes, and is cancelled."""
 
     size: int
@@ -160,36 +94,29 @@ class Message:
     cancelled_after: int | None
 
 
-@given(
-    messages=st.lists(
-        st.builds(
-            Message,
-            size=st.integers(1, 60),
-            after=st.integers(0, 8),
-            held=st.integers(0, 5),
-            cancelled_after=st.none() | st.integers(0, 8),
-        ),
-        max_size=30,
-    )
-)
-def test_whatever_happens_no_credit_is_lost(messages: list[Message]) -> None:
-    """Limits hold at all times, and in the end all credit is back."""
+TIMES = st.integers(0, 8)
+MESSAGES = st.builds(Message, st.integers(1, 60), TIMES, st.integers(0, 5), st.none() | TIMES)
+
+
+@given(messages=st.lists(MESSAGES, max_size=30))
+def test_whatever_happens_nothing_stays_counted(messages: list[Message]) -> None:
+    """Limits hold at all times, and in the end there is room for as much as ever."""
 
     async def main(loop: VirtualLoop) -> None:
-        flow = limited(messages=4)
-        lent: list[int] = []
+        flow = make(messages=4)
+        added: list[int] = []
 
         async def pass_through(message: Message) -> None:
             await asyncio.sleep(message.after)
-            await flow.borrow(message.size)
-            lent.append(message.size)
+            permit = await flow.add(message.size)
+            added.append(message.size)
             try:
-                assert len(lent) <= 4
-                assert sum(lent) <= 100
+                assert len(added) <= 4
+                assert sum(added) <= 100
                 await asyncio.sleep(message.held)
             finally:
-                lent.remove(message.size)
-                flow.give_back(message.size)
+                added.remove(message.size)
+                flow.release(permit)
 
         running = []
         for message in messages:
@@ -200,6 +127,6 @@ def test_whatever_happens_no_credit_is_lost(messages: list[Message]) -> None:
         results = await asyncio.gather(*running, return_exceptions=True)
         assert not [r for r in results if isinstance(r, Exception)]
         for _ in range(4):
-            await asyncio.wait_for(flow.borrow(25), 1)
+            await asyncio.wait_for(flow.add(25), 1)
 
     virtual_run(main)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import selectors
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 
-EAGER = "eager" if sys.version_info >= (3, 12) else None
-"""The name of the other way to run tasks, where it exists."""
+EAGER = pytest.param(
+    "eager",
+    id="eager",
+    marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks before 3.12"),
+)
+"""The other way to run tasks, where it exists, as the parameter of a fixture."""
 
 
 class _Selector(selectors.DefaultSelector):
@@ -22,7 +29,6 @@ class _Selector(selectors.DefaultSelector):
         self._let_pass = let_pass
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what is ready."""
         ready = super().select(0)
         if not ready:
             if timeout is None:
@@ -39,7 +45,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(_Selector(self._let_pass))
 
     def time(self) -> float:
-        """Return the virtual time, in seconds."""
         return self.now
 
     def _let_pass(self, seconds: float) -> None:
@@ -51,17 +56,33 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         scheduled: list[asyncio.TimerHandle] = getattr(self, "_scheduled")  # noqa: B009
         return sum(not timer.cancelled() for timer in scheduled)
 
+    def run(self, awaitable: Awaitable[T]) -> T:
+        """Run the loop until this is done, and a few turns more."""
 
-def virtual_run(
-    main: Callable[[VirtualLoop], Coroutine[Any, Any, T]], *, tasks: str | None = "lazy"
-) -> T:
-    """Run a coroutine function to its end on a virtual loop, and close the loop.
+        async def wait() -> T:
+            try:
+                return await awaitable
+            finally:
+                await turns()
 
-    Whatever the loop is told of that went wrong is raised.
+        return self.run_until_complete(wait())
 
-    Args:
-        main: Gets the loop.
-        tasks: How tasks begin: ``"lazy"`` in the next turn, ``EAGER`` at once.
+    def let_pass(self, seconds: float = 0.0) -> None:
+        """Let time pass, and what is ready then happen."""
+        self.run(asyncio.sleep(seconds))
+
+
+async def turns(count: int = 5) -> None:
+    """Let the loop go round so often, which takes no virtual time."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@contextlib.contextmanager
+def virtual_loop(tasks: str = "lazy") -> Iterator[VirtualLoop]:
+    """Make a virtual loop and close it; raise in the end what it was told of that went wrong.
+
+    Tasks begin at once if they are to be ``"eager"``, else in the next turn.
     """
     loop = VirtualLoop()
     loop.set_debug(True)
@@ -70,9 +91,14 @@ def virtual_run(
     if tasks == "eager":
         loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009
     try:
-        result = loop.run_until_complete(main(loop))
+        yield loop
         assert not asyncio.all_tasks(loop), "a task was left behind"
     finally:
         loop.close()
-    assert not problems
-    return result
+    assert not problems, problems
+
+
+def virtual_run(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine function, which gets the loop, to its end on a virtual loop."""
+    with virtual_loop() as loop:
+        return loop.run_until_complete(main(loop))

@@ -3,181 +3,165 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hedged_pubsub.__main__ import main
-from hedged_pubsub._version import __version__
-from hedged_pubsub.cli.arguments import DemoOptions, ServeOptions, parse
-from hedged_pubsub.cli.values import UsageError
-from hedged_pubsub.settings import HedgingSettings
+from hedged_pubsub import HedgeDelay, HedgingSettings
+from hedged_pubsub.cli.arguments import parse
+from hedged_pubsub.cli.plan.samples import Reading
+from hedged_pubsub.cli.values import WORKLOADS
+from tests.system.cli.command import Run
 
-DEMO_DEFAULTS = DemoOptions(
-    fault="stalls",
-    publishes=4_000,
-    rate=200.0,
-    stall_rate=0.01,
-    stall=2.0,
-    hedging=HedgingSettings(hedge_delay=0.2, max_tokens=50, refill_ratio=0.1),
-    seed=1,
-    json=False,
-    plot=None,
+FULL = {"batches": (1, 10, 100, 1000), "sizes": (100, 10_000), "repeats": 5, "seconds": 1}
+QUICK = {"quick": True, "batches": (1, 100), "sizes": (100,), "repeats": 2, "seconds": 0.2}
+FROZEN = {"fault": "frozen-connection", "publishes": 200, "rate": 20}
+
+
+@pytest.mark.parametrize(
+    ("line", "changed"),
+    [
+        ("demo", {"publishes": 4000, "rate": 200, "hedge_delay": 0.2, "max_tokens": 50}),
+        ("demo --fault stalls --publishes 9 --rate 5", {"publishes": 9, "rate": 5}),
+        ("demo --stall-rate 0.5 --stall 0.25", {"stall_rate": 0.5, "stall": 0.25}),
+        ("demo --hedge-delay 0.15 --max-tokens 3", {"hedge_delay": 0.15, "max_tokens": 3}),
+        ("demo --seed 9 --json --plot a.PNG", {"seed": 9, "json": True, "plot": Path("a.PNG")}),
+        # Of a frozen connection the first seconds tell all; what is given goes before that.
+        ("demo --fault frozen-connection", FROZEN),
+        ("demo --fault frozen-connection --rate 3", {**FROZEN, "rate": 3}),
+        ("bench", {"targets": None, "workloads": WORKLOADS, **FULL}),
+        ("bench --quick --repeats 4", {**QUICK, "repeats": 4}),
+        ("bench --targets server,emulator,a:8", {"targets": ("server", "emulator", "a:8")}),
+        ("bench --workloads tails,latency", {"workloads": ("tails", "latency")}),
+        ("bench --batches 5,1,5 --sizes 7", {"batches": (5, 1), "sizes": (7,)}),
+        ("bench --repeats 3 --seconds 0.5 --seed 9", {"repeats": 3, "seconds": 0.5, "seed": 9}),
+        ("bench --json --report page.md", {"json": True, "report": Path("page.md")}),
+        ("plan x", {"source": Path("x"), "column": None, "hedge_delays": None}),
+        ("plan x --rate 7 --hedge-delays 0.1,2", {"rate": 7, "hedge_delays": (0.1, 2)}),
+        ("plan x --percentile-delay 0.9", {"percentile_delay": HedgeDelay.percentile(0.9)}),
+        ("plan x --refill-ratios 0.2,0.01 --budget 1", {"refill_ratios": (0.2, 0.01), "budget": 1}),
+        ("plan x --max-tokens 5 --plot a.svg", {"max_tokens": 5, "plot": Path("a.svg")}),
+        ("serve --seed 4", {"port": 8085, "latency": 0, "stall_rate": 0, "seed": 4}),
+        ("serve --seed 4 --port 0 --stall 3", {"port": 0, "stall": 3}),
+        ("serve --seed 4 --stall-rate 1 --latency 0.1", {"stall_rate": 1, "latency": 0.1}),
+    ],
+    ids=str,
 )
-
-
-def test_demo_without_options_takes_the_documented_defaults() -> None:
-    """The defaults are what the help and the manual promise."""
-    assert parse(["demo"]) == DEMO_DEFAULTS
-
-
-def test_demo_defaults_leave_room_under_a_minute() -> None:
-    """Both schedules and a last stall after each leave ten seconds for start and warm-up."""
-    options = parse(["demo"])
-    assert isinstance(options, DemoOptions)
-    assert 2 * (options.publishes / options.rate + options.stall) <= 50
-
-
-def test_a_frozen_connection_is_shown_on_a_schedule_of_its_own() -> None:
-    """Ten seconds for each client, and what is given goes before that."""
-    frozen = ["demo", "--fault", "frozen-connection"]
-    assert parse(frozen) == dataclasses.replace(
-        DEMO_DEFAULTS, fault="frozen-connection", publishes=200, rate=20.0
-    )
-    options = parse([*frozen, "--publishes", "9", "--rate", "3"])
-    assert isinstance(options, DemoOptions)
-    assert (options.publishes, options.rate) == (9, 3.0)
-
-
-def test_demo_takes_every_option(tmp_path: Path) -> None:
-    """Each option reaches the field that carries its name."""
-    plot = tmp_path / "tail.svg"
-    options = parse(
-        "demo --fault stalls --publishes 10 --rate 5 --stall-rate 0.5 --stall 0.25"
-        " --hedge-delay 0.15 --max-tokens 3 --refill-ratio 0.05 --seed 9"
-        f" --json --plot {plot}".split()
-    )
-    assert options == DemoOptions(
-        fault="stalls",
-        publishes=10,
-        rate=5.0,
-        stall_rate=0.5,
-        stall=0.25,
-        hedging=HedgingSettings(hedge_delay=0.15, max_tokens=3, refill_ratio=0.05),
-        seed=9,
-        json=True,
-        plot=plot,
-    )
-
-
-def test_serve_takes_every_option() -> None:
-    """Each option reaches the field that carries its name."""
-    line = "serve --port 0 --latency 0.1 --stall-rate 1 --stall 3 --seed 4"
-    options = parse(line.split())
-    assert options == ServeOptions(port=0, latency=0.1, stall_rate=1.0, stall=3.0, seed=4)
+def test_options(line: str, changed: dict[str, Any]) -> None:
+    """The defaults are what the help and the manual promise; an option reaches its field only."""
+    command, *words = line.split()
+    others = {"plan": ["x"], "serve": ["--seed", "4"]}.get(command, [])
+    assert parse([command, *words]) == dataclasses.replace(parse([command, *others]), **changed)
 
 
 def test_serve_draws_a_seed_when_none_is_given() -> None:
     """Two servers without a seed do not repeat each other's stalls."""
-    first, second = parse(["serve"]), parse(["serve"])
-    assert isinstance(first, ServeOptions)
-    assert isinstance(second, ServeOptions)
-    assert isinstance(first, ServeOptions)
-    assert isinstance(second, ServeOptions)
-    assert first.seed != second.seed
-    assert dataclasses.replace(first, seed=0) == ServeOptions(
-        port=8085, latency=0.0, stall_rate=0.0, stall=2.0, seed=0
-    )
+    assert parse(["serve"]) != parse(["serve"])
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "made"),
+    [
+        (
+            "demo --hedge-delay 0.15 --max-tokens 3 --refill-ratio 0.05",
+            "hedging",
+            HedgingSettings(0.15, 3, 0.05),
+        ),
+        (
+            "plan x --column took --unit ms --malformed skip --seed 9",
+            "reading",
+            Reading(column="took", unit="ms", skip_malformed=True, seed=9),
+        ),
+    ],
+)
+def test_options_of_one_thing_make_it(line: str, name: str, made: object) -> None:
+    """The settings of the hedged client, and how the input of a plan is to be read."""
+    assert getattr(parse(line.split()), name) == made
 
 
 @pytest.mark.parametrize(
     ("line", "parts"),
     [
-        ("", ["COMMAND", "hedged-pubsub --help"]),
-        ("frob", ["frob", "demo", "serve"]),
+        ("", ["hedged-pubsub --help"]),
+        ("frob", ["'frob'", "hedged-pubsub --help"]),
         ("demo --frob", ["--frob"]),
-        ("demo --publish 5", ["--publish 5"]),
-        ("demo --rate 0", ["--rate", "above 0", "'0'", "hedged-pubsub demo --help"]),
-        ("demo --rate -1", ["--rate", "above 0", "'-1'"]),
+        ("demo --rate 0", ["--rate", "above 0", "5000", "'0'", "hedged-pubsub demo --help"]),
         ("demo --rate nan", ["--rate", "'nan'"]),
-        ("demo --rate inf", ["--rate", "5000 per second", "'inf'"]),
-        ("demo --rate fast", ["--rate", "'fast'"]),
-        ("demo --publishes 0", ["--publishes", "from 1 to 1000000", "'0'"]),
-        ("demo --publishes 1.5", ["--publishes", "whole number", "'1.5'"]),
-        ("demo --stall-rate 1.01", ["--stall-rate", "from 0 to 1", "'1.01'"]),
-        ("demo --stall-rate -0.1", ["--stall-rate", "from 0 to 1", "'-0.1'"]),
-        ("demo --stall-rate nan", ["--stall-rate", "'nan'"]),
-        ("demo --stall 0", ["--stall", "up to 30 seconds", "'0'"]),
-        ("demo --stall 31", ["--stall", "up to 30 seconds", "'31'"]),
-        ("demo --seed -1", ["--seed", "'-1'"]),
-        ("demo --hedge-delay 0.05", ["hedge_delay", "0.1", "10", "0.05"]),
-        ("demo --hedge-delay nan", ["hedge_delay", "nan"]),
-        ("demo --hedge-delay soon", ["--hedge-delay", "'soon'"]),
-        ("demo --max-tokens 251", ["max_tokens", "1", "250", "251"]),
-        ("demo --max-tokens 1.5", ["--max-tokens", "'1.5'"]),
-        ("demo --refill-ratio 0.3", ["refill_ratio", "0.001", "0.2", "0.3"]),
+        ("demo --rate fast", ["--rate", "5000", "'fast'"]),
+        ("demo --publishes 1.5", ["--publishes", "1 to 1000000", "'1.5'"]),
+        ("demo --stall-rate 1.01", ["--stall-rate", "0 to 1", "'1.01'"]),
         ("demo --plot tail.gif", ["--plot", ".png", "'tail.gif'"]),
         ("demo --plot no/such/folder/tail.png", ["--plot", "'no/such/folder'", "create it"]),
-        ("serve --port 70000", ["--port", "65535", "'70000'", "hedged-pubsub serve --help"]),
-        ("serve --latency -1", ["--latency", "'-1'"]),
-        ("serve --publishes 5", ["--publishes"]),
+        ("demo --fault frozen-connection --stall 1", ["--stall", "--fault stalls"]),
+        ("demo --fault frozen-connection --stall-rate 0", ["--stall-rate", "--fault stalls"]),
+        ("bench --targets moon", ["--targets", "HOST:PORT", "'moon'"]),
+        ("bench --targets 127.0.0.1:0", ["--targets", "'127.0.0.1:0'"]),
+        ("bench --targets ,server", ["--targets", "''"]),
+        ("bench --workloads speed", ["--workloads", "throughput", "'speed'"]),
+        ("bench --batches 1,many", ["--batches", "'many'"]),
+        ("bench --report no/such/page.md", ["--report", "no/such/page.md"]),
+        ("plan", ["FILE"]),
+        ("plan x --malformed ignore", ["--malformed", "'ignore'", "skip"]),
+        ("plan x --percentile-delay 95", ["--percentile-delay", "0.5", "95"]),
+        ("plan no/such/file.csv", ["no/such/file.csv"]),
+        ("plan .", ["cannot read .", "irectory"]),
     ],
 )
-def test_a_wrong_argument_is_one_clear_line_and_exit_code_2(
-    line: str, parts: list[str], capsys: pytest.CaptureFixture[str]
+def test_a_wrong_argument_is_one_clear_line(run: Run, line: str, parts: list[str]) -> None:
+    """It is refused before any work; the line names the argument, its value and its bound."""
+    command = line.split()[:1] if not line.startswith("frob") else []
+    run(*line.split()).refused(" ".join(("hedged-pubsub", *command)), *parts)
+
+
+def test_a_folder_is_no_plot(run: Run, tmp_path: Path) -> None:
+    """A folder with a fitting name is refused at once."""
+    folder = tmp_path.rename(tmp_path.with_suffix(".png"))
+    run("demo", "--plot", folder).refused("hedged-pubsub demo", "--plot")
+
+
+@pytest.mark.parametrize(
+    ("command", "bounds"),
+    [
+        ("demo", "above 0 and up to 5000|1 to 1000000|above 0 and up to 30|0.1 to 10|0.001 to 0.2"),
+        ("bench", "each 1 to 1000|each 1 to 9000000|1 to 100 [default: 5]|above 0 and up to 60"),
+        ("plan", "each 0.1 to 10|each 0.001 to 0.2|1 to 250|0 to 1 [default: 0.02]|up to 100000"),
+        ("serve", "0 to 65535 [default: 8085]|0 to 10 [default: 0]|0 to 1 [default: 0]|0 or above"),
+    ],
+)
+def test_help_names_ranges_and_defaults(run: Run, command: str, bounds: str) -> None:
+    """They are those of the kinds of values that are read."""
+    done = run(command, "--help")
+    assert run(command, "-h") == done == (0, done.out, "")
+    for part in bounds.split("|"):
+        assert part in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize(
+    ("missing", "line", "extras"),
+    [
+        (["click"], "serve", "[cli]"),
+        (["rich"], "demo", "[cli]"),
+        (["rich"], "plan x.csv --json", "[cli]"),
+        (["matplotlib"], "demo --plot tail.png", "[plot]"),
+        (["rich", "matplotlib"], "bench --report page.md", "[cli,plot]"),
+    ],
+)
+def test_a_missing_extra_is_one_line_with_the_command_that_installs_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, missing: list[str], line: str, extras: str
 ) -> None:
-    """The line names the argument, its bound and the value; stdout stays empty."""
-    assert main(line.split()) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert captured.err.startswith("hedged-pubsub")
-    assert ": error: " in captured.err
-    for part in parts:
-        assert part in captured.err
+    """The command refuses before it measures for a minute and then cannot show the result."""
+    for module in missing:
+        monkeypatch.setitem(sys.modules, module, None)
+    done = run(*line.split())
+    done.refused(done.err.partition(":")[0], *missing, f"pip install 'hedged-pubsub{extras}'")
 
 
-@pytest.mark.parametrize("name", ["folder.png", "missing/tail.png"])
-def test_a_plot_path_that_cannot_be_a_file_is_refused(tmp_path: Path, name: str) -> None:
-    """A folder with a fitting name, or a file in a missing folder, is refused at once."""
-    (tmp_path / "folder.png").mkdir()
-    with pytest.raises(UsageError, match="--plot"):
-        parse(["demo", "--plot", str(tmp_path / name)])
-
-
-def test_a_plot_suffix_in_capitals_is_accepted(tmp_path: Path) -> None:
-    """What some systems call PNG is the same format."""
-    options = parse(["demo", "--plot", str(tmp_path / "TAIL.PNG")])
-    assert isinstance(options, DemoOptions)
-    assert options.plot == tmp_path / "TAIL.PNG"
-
-
-def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """``--version`` names the command and the version, and succeeds."""
-    with pytest.raises(SystemExit) as exit_:
-        main(["--version"])
-    assert exit_.value.code == 0
-    assert capsys.readouterr().out == f"hedged-pubsub {__version__}\n"
-
-
-def test_demo_help_names_every_option_with_its_range_and_default(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["demo", "bench"])
+def test_the_operators_switch_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """The help is complete without the manual."""
-    monkeypatch.setenv("COLUMNS", "200")
-    with pytest.raises(SystemExit):
-        main(["demo", "--help"])
-    lines = capsys.readouterr().out.splitlines()
-    for option, bounds, default in (
-        ("--publishes", "1 to 1000000", "4000"),
-        ("--rate", "above 0 and up to 5000", "200"),
-        ("--stall-rate", "0 to 1", "0.01"),
-        ("--stall", "above 0 and up to 30", "2"),
-        ("--seed", "0 or above", "1"),
-        ("--hedge-delay", "0.1 to 10", "0.2"),
-        ("--max-tokens", "1 to 250", "50"),
-        ("--refill-ratio", "0.001 to 0.2", "0.1"),
-    ):
-        (line,) = [text for text in lines if text.startswith(f"  {option} ")]
-        assert bounds in line
-        assert f"(default: {default})" in line
+    """With hedging switched off, the official client would be compared with itself."""
+    monkeypatch.setenv("HEDGED_PUBSUB_DISABLE", "1")
+    run(command).refused(f"hedged-pubsub {command}", "HEDGED_PUBSUB_DISABLE")

@@ -1,161 +1,152 @@
-"""The report's numbers, their JSON and their words."""
+"""What the demo found: numbers, tables, JSON, words; and what is printed where."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from fractions import Fraction
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hedged_pubsub.cli.report import (
-    HedgedResult,
-    Report,
-    client_result,
-    hedged_result,
-    late_note,
-    nearest_rank,
-)
+from hedged_pubsub.cli.clients import ClientRun
+from hedged_pubsub.cli.demo import FrozenRun, frozen_report, stalls_report, summary, timeline
+from hedged_pubsub.cli.measures import Pair
+from hedged_pubsub.cli.report import Report, note_lateness
 
-PLAIN_LATENCIES = [0.005] * 990 + [2.0] * 10
-HEDGED_LATENCIES = [0.005] * 990 + [0.1] * 10
+PLAIN = [0.005] * 990 + [2.0] * 10
+HEDGED = [0.005] * 990 + [0.1] * 10
 
 
-def report(
-    *,
-    plain: Sequence[float] = PLAIN_LATENCIES,
-    hedged: Sequence[float] = HEDGED_LATENCIES,
-    hedges_suppressed: int = 0,
-    duplicates: int = 10,
-) -> Report:
-    """A report of 1,000 publishes with ten stalls."""
-    return Report(
-        plain=client_result(plain, requests=1000),
-        hedged=hedged_result(
-            hedged,
-            requests=1011,
-            plain_requests=1000,
-            hedges_sent=11,
-            hedges_won=10,
-            hedges_suppressed=hedges_suppressed,
-            duplicates=duplicates,
-        ),
-    )
+def client_run(latencies: Sequence[float], requests: int, **counts: int) -> ClientRun:
+    """Return a run."""
+    counts = {"duplicates": 0, "requests": requests, **counts}
+    return ClientRun(latencies=tuple(latencies), lateness=(0.0,), **counts)
 
 
-@pytest.mark.parametrize(
-    ("count", "per_mille", "rank"),
-    [
-        (1, 1, 1),
-        (1, 1000, 1),
-        (2, 500, 1),
-        (3, 500, 2),
-        (10, 900, 9),
-        (10, 901, 10),
-        (100, 999, 100),
-        (4000, 999, 3996),
-    ],
-)
-def test_nearest_rank(count: int, per_mille: int, rank: int) -> None:
-    """The rank is the smallest that covers the share, exactly where the share is whole."""
-    assert nearest_rank(range(1, count + 1), per_mille) == rank
+def report(hedged: Sequence[float] = HEDGED, suppressed: int = 0, duplicates: int = 10) -> Report:
+    """Return a report of 1,000 publishes with ten stalls."""
+    counts = {"hedges_sent": 12, "hedges_won": 9, "hedges_suppressed": suppressed}
+    run = client_run(hedged, 1011, **counts, duplicates=duplicates)
+    return stalls_report(Pair(client_run(PLAIN[::-1], 1000), run))
 
 
-@given(st.lists(st.integers(0, 100), min_size=1), st.integers(1, 1000))
-def test_nearest_rank_is_the_smallest_value_that_covers_the_share(
-    values: list[int], per_mille: int
-) -> None:
-    """At least the share lies at or below it, and less than the share lies strictly below it."""
-    share = Fraction(per_mille, 1000)
-    found = nearest_rank(sorted(values), per_mille)
-    assert Fraction(sum(value <= found for value in values), len(values)) >= share
-    assert Fraction(sum(value < found for value in values), len(values)) < share
-
-
-@pytest.mark.parametrize(
-    ("values", "per_mille", "words"),
-    [([], 500, "at least one"), ([1.0], 0, "per_mille"), ([1.0], 1001, "per_mille")],
-)
-def test_nearest_rank_refuses_what_has_no_answer(
-    values: list[float], per_mille: int, words: str
-) -> None:
-    """No values, or a share out of range, is an error that names it."""
-    with pytest.raises(ValueError, match=words):
-        nearest_rank(values, per_mille)
-
-
-def test_json_has_the_documented_keys_and_nothing_else() -> None:
-    """Programs read the object by these names."""
-    parsed = json.loads(report().to_json())
-    common = {"p50_ms", "p90_ms", "p99_ms", "p99_9_ms", "max_ms", "requests"}
-    assert set(parsed) == {"plain", "hedged"}
-    assert set(parsed["plain"]) == common
-    assert set(parsed["hedged"]) == common | {
-        "hedges_sent",
-        "hedges_won",
-        "hedges_suppressed",
-        "duplicates",
-        "extra_requests_pct",
+def test_json_and_table_of_stalls(capsys: pytest.CaptureFixture[str]) -> None:
+    """Programs read the object by these names; the table has a row for each of its numbers."""
+    found = report(suppressed=8)
+    found.show(as_json=True)
+    line = capsys.readouterr().out
+    assert line.count("\n") == 1
+    keys = ["p50_ms", "p90_ms", "p99_ms", "p99_9_ms", "max_ms", "requests"]
+    keys += ["hedges_sent", "hedges_won", "hedges_suppressed", "duplicates", "extra_requests_pct"]
+    assert json.loads(line) == {
+        "plain": dict(zip(keys[:6], [5, 5, 5, 2000, 2000, 1000], strict=True)),
+        "hedged": dict(zip(keys, [5, 5, 5, 100, 100, 1011, 12, 9, 8, 10, 1.1], strict=True)),
     }
 
-
-def test_percentiles_are_in_milliseconds() -> None:
-    """The last ten of a thousand latencies are the tail; order of arrival does not matter."""
-    plain = client_result(list(reversed(PLAIN_LATENCIES)), requests=1000)
-    assert (plain.p50_ms, plain.p90_ms, plain.p99_ms) == (5.0, 5.0, 5.0)
-    assert (plain.p99_9_ms, plain.max_ms) == (2000.0, 2000.0)
-
-
-def test_extra_requests_are_a_percentage_of_the_plain_clients() -> None:
-    """1011 requests instead of 1000 are 1.1 % more."""
-    assert report().hedged.extra_requests_pct == 1.1
-
-
-def test_a_result_is_immutable() -> None:
-    """A report cannot change between the table and the JSON."""
-    result: HedgedResult = report().hedged
-    with pytest.raises(AttributeError):
-        result.duplicates = 0  # type: ignore[misc]
-
-
-def test_words_say_what_fell_and_what_it_cost() -> None:
-    """The sentence below the table holds the three numbers that matter."""
-    assert report().in_words() == (
-        "p99.9 fell from 2,000 ms to 100 ms for 1.1 % more requests; 10 duplicates were stored."
-    )
+    found.show(as_json=False)
+    out = capsys.readouterr().out
+    rows = [re.findall(r"[^│┃\s](?:[^│┃]*[^│┃\s])?", text) for text in out.splitlines()]
+    for row in (
+        *(["p50", "5.0 ms", "5.0 ms"], ["p90", "5.0 ms", "5.0 ms"], ["p99", "5.0 ms", "5.0 ms"]),
+        *(["p99.9", "2,000.0 ms", "100.0 ms"], ["max", "2,000.0 ms", "100.0 ms"]),
+        *(["RPCs sent", "1,000", "1,011"], ["extra requests", "1.1 %"], ["hedges sent", "12"]),
+        *(["hedges won", "9"], ["hedges suppressed", "8"], ["duplicates stored", "10"]),
+    ):
+        assert row in rows
+    assert found.words in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
-    ("p99_9", "change"),
+    ("how", "parts"),
     [
-        (1.9, "did not change much (2,000 ms without, 1,900 ms with hedging)"),
-        (2.0, "did not change much (2,000 ms without, 2,000 ms with hedging)"),
-        (2.5, "rose from 2,000 ms to 2,500 ms"),
+        ({}, ["fell from 2,000 ms to 100 ms", "1.1 %", "10 duplicates"]),
+        ({"hedged": [0.005] * 990 + [1.9] * 10}, ["not change much", "1,900 ms"]),
+        ({"hedged": [0.005] * 990 + [2.5] * 10}, ["rose from 2,000 ms to 2,500 ms"]),
+        ({"duplicates": 0}, ["no duplicate"]),
+        ({"suppressed": 1, "duplicates": 1}, ["1 duplicate was", "1 hedge was suppressed"]),
     ],
+    ids=str,
 )
-def test_words_admit_when_nothing_fell(p99_9: float, change: str) -> None:
-    """Hedging that did not help is not sold as help."""
-    words = report(hedged=[0.005] * 990 + [p99_9] * 10, duplicates=0).in_words()
-    assert words == f"p99.9 {change} for 1.1 % more requests; no duplicate was stored."
+def test_words_say_what_changed_and_what_it_cost(how: dict[str, Any], parts: list[str]) -> None:
+    """Hedging that did not help is not sold as help; an empty bucket is named."""
+    words = report(**how).words
+    for part in parts:
+        assert part in words
 
 
-def test_words_name_suppressed_hedges() -> None:
-    """An empty bucket is named, because a larger one or a higher ratio would change the result."""
-    words = report(hedges_suppressed=1, duplicates=1).in_words()
-    assert "1 duplicate was stored." in words
-    assert words.endswith("1 hedge was suppressed because the token bucket was empty.")
+# --- A frozen connection: ten messages in five seconds, which freezes after two of them.
+
+RUN = FrozenRun(publishes=10, rate=2.0, frozen_from=4, grace=1.0, hedge_delay=0.2)
+FAST = (0.01, 0.02, 0.03, 0.04)
+LATE = 99.0  # after the end, which is no answer
+UNANSWERED = (*FAST, *[LATE] * 6)
+RECOVERED = (*FAST, 0.21, 0.22, 0.02, 0.01, 0.01, 0.01)
 
 
-def test_a_kept_schedule_needs_no_note() -> None:
-    """Up to one late send in a hundred says nothing about the machine."""
-    assert late_note([0.0] * 99 + [0.5]) is None
+def test_answers_count_until_the_end() -> None:
+    """The end is a grace after the last message's turn, whenever a message was sent."""
+    latencies = (6.0, 6.1, 5.0, *[0.1] * 5, 2.0, 1.6)
+    assert RUN.end == 6.0
+    assert RUN.answers(latencies) == (6.0, None, 5.0, *[0.1] * 5, 2.0, None)
 
 
-def test_a_late_schedule_is_noted() -> None:
-    """More late sends than that put the machine's slowness into the latencies."""
-    note = late_note([0.0] * 98 + [0.25] * 2)
-    assert note is not None
-    assert "250 ms late" in note
-    assert "--rate" in note
+@pytest.mark.parametrize(
+    ("after", "settled"),
+    [((0.01,) * 6, 0.0), ((0.3, None, 0.1, 0.1, 0.1, 0.1), 1.0), ((0.1,) * 5 + (0.3,), None)],
+)
+def test_settling_needs_all_that_follow(
+    after: tuple[float | None, ...], settled: float | None
+) -> None:
+    """One late answer, or none, and it begins again."""
+    assert summary(RUN, (*FAST, *after), connections=1)["settled_s"] == settled
+
+
+@pytest.mark.parametrize("publishes", [1, 2, 7, 25, 200])
+def test_the_time_line_holds_every_message_and_breaks_at_the_freeze(publishes: int) -> None:
+    """Whatever the number of messages, no period has some from before and some from after."""
+    frozen_from = int(0.3 * publishes)
+    run = FrozenRun(publishes=publishes, rate=10, frozen_from=frozen_from, grace=1, hedge_delay=0.2)
+    plain = [0.01] * frozen_from + [None] * (publishes - frozen_from)
+    periods = timeline(run, Pair(plain, [0.02] * publishes))
+    for key, count in (("sent", publishes), ("plain_answered", frozen_from)):
+        assert sum(period[key] for period in periods) == count
+    assert sum(period["hedged_answered"] for period in periods) == publishes
+    assert 0 in [period["since_freeze_s"] for period in periods]
+    assert len(periods) <= 12
+
+
+def test_the_report_on_a_frozen_connection(capsys: pytest.CaptureFixture[str]) -> None:
+    """A reader and a program get the same numbers."""
+    runs = Pair(client_run(UNANSWERED, 0, connections=1), client_run(RECOVERED, 0, connections=3))
+    found = frozen_report(RUN, runs)
+    found.show(as_json=True)
+    data = json.loads(capsys.readouterr().out)
+    assert list(data) == ["run", "plain", "hedged", "timeline"]
+    keys = ["answered_before", "answered_after", "unanswered", "p50_before_ms"]
+    keys += ["first_after_ms", "slowest_after_ms", "settled_s", "connections"]
+    values = [4, 0, 6, 20, None, None, None, 1]
+    assert data["plain"] == dict(zip(keys, values, strict=True))
+    assert data["hedged"] == dict(zip(keys, [4, 6, 0, 20, 210, 220, 1.0, 3], strict=True))
+    both, periods = found.tables
+    assert ("first publish after", "no answer", "210.0 ms") in both.rows
+    assert ("below the hedge delay again", "never", "after 1.0 s") in both.rows
+    assert ("+0.0 s", "0 of 1", "1 of 1, max 210 ms") in periods.rows
+    for part in ("Of 6 publishes", "none", "all", "from 1.0 s"):
+        assert part in found.words
+
+
+# --- What is printed beside a report.
+
+
+@pytest.mark.parametrize(
+    ("lateness", "noted"), [([0.0] * 99 + [0.5], False), ([0.0] * 98 + [0.25] * 2, True)]
+)
+def test_a_late_schedule_is_noted(
+    capsys: pytest.CaptureFixture[str], lateness: list[float], noted: bool
+) -> None:
+    """More than one late send in a hundred puts the machine's slowness into the latencies."""
+    note_lateness(lateness)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert ("250 ms" in err) == noted == bool(err)

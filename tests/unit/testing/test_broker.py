@@ -1,19 +1,26 @@
-"""Topics, subscriptions and stored messages."""
+"""Topics, subscriptions with their queues and leases, and stored messages."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import grpc
 import pytest
 from google.protobuf import field_mask_pb2
 from google.pubsub_v1 import types
 
 from hedged_pubsub.testing import StatusError
-from hedged_pubsub.testing.broker import DELETED_TOPIC, Broker, SubscriptionProto, TopicProto
+from hedged_pubsub.testing.broker import (
+    DELETED_TOPIC,
+    Broker,
+    Delivery,
+    Subscription,
+    SubscriptionProto,
+    TopicProto,
+)
 
 ORDERS = "projects/test/topics/orders"
 SHOP = "projects/test/subscriptions/shop"
+SHOP2 = SHOP + "2"
 MessageProto = types.PubsubMessage.pb()
 
 
@@ -32,79 +39,49 @@ def publish(broker: Broker, *bodies: bytes, topic: str = ORDERS) -> list[str]:
     return broker.publish(topic, messages, attempt_number=1, call=7)
 
 
+def subscribe(broker: Broker, name: str, **fields: Any) -> None:
+    """Create a subscription."""
+    broker.create_subscription(SubscriptionProto(name=name, **fields))
+
+
+def update(broker: Broker, *paths: str) -> None:
+    """Update fields of the topic."""
+    broker.update_topic(TopicProto(name=ORDERS), field_mask_pb2.FieldMask(paths=list(paths)))
+
+
 def test_a_stored_message_holds_all_there_is_to_know(broker: Broker) -> None:
-    """A record has body, attributes and where the message came from."""
-    (message_id,) = publish(broker, b"body")
-    (message,) = broker.messages(None)
-    assert (message.message_id, message.topic, message.data) == (message_id, ORDERS, b"body")
-    assert message.attributes == (("a", "b"), ("k", "v"))
-    assert (message.attempt_number, message.call) == (1, 7)
-
-
-def test_ids_are_unique(broker: Broker) -> None:
-    """The same body stored twice gets two ids."""
+    """Each has an id of its own; a record has where it came from; a subscription gets it."""
     ids = publish(broker, b"x", b"x") + publish(broker, b"x")
+    stored = broker.messages(None)
+    assert [message.message_id for message in stored] == ids
     assert len(set(ids)) == 3
-    assert [m.message_id for m in broker.messages(None)] == ids
-
-
-def test_messages_of_one_topic(broker: Broker) -> None:
-    """Records can be had for one topic."""
-    other = "projects/test/topics/other"
-    broker.create_topic(TopicProto(name=other))
-    publish(broker, b"a")
-    publish(broker, b"b", topic=other)
-    assert [m.data for m in broker.messages(other)] == [b"b"]
-
-
-def test_subscriptions_get_what_is_published_after_them(broker: Broker) -> None:
-    """A message goes to each subscription of its topic, with its id."""
-    (message_id,) = publish(broker, b"x")
-    (delivery,) = broker.subscription(SHOP).take("one", max_messages=10, timeout=0)
-    assert delivery.message.message_id == message_id
-    assert delivery.message.publish_time.seconds > 0
-
-
-def test_topics_are_listed_by_project(broker: Broker) -> None:
-    """A project's list does not hold those of a project whose name starts alike."""
-    broker.create_topic(TopicProto(name="projects/test2/topics/orders"))
-    assert [topic.name for topic in broker.topics("projects/test")] == [ORDERS]
+    assert (stored[0].topic, stored[0].data) == (ORDERS, b"x")
+    assert stored[0].attributes == (("a", "b"), ("k", "v"))
+    assert (stored[0].attempt_number, stored[0].call) == (1, 7)
+    delivered = take(broker.subscription(SHOP))
+    assert [message.message_id for message in delivered] == ids
+    assert delivered[0].publish_time.seconds > 0
 
 
 def test_a_subscription_outlives_its_topic(broker: Broker) -> None:
-    """Deleting a topic leaves its subscription, which says so."""
+    """Deleting a topic leaves its subscription, and topics of a project whose name starts alike."""
+    broker.create_topic(TopicProto(name="projects/test2/topics/orders"))
+    assert [topic.name for topic in broker.topics("projects/test")] == [ORDERS]
     broker.delete_topic(ORDERS)
     assert broker.subscription(SHOP).proto.topic == DELETED_TOPIC
     assert broker.topics("projects/test") == []
+    assert len(broker.topics("projects/test2")) == 1
 
 
-def test_update_changes_what_the_mask_names_only(broker: Broker) -> None:
-    """Fields outside the mask stay."""
-    broker.update_topic(
-        TopicProto(name=ORDERS, labels={"team": "shop"}, kms_key_name="key"),
-        field_mask_pb2.FieldMask(paths=["labels"]),
-    )
-    topic = broker.topic(ORDERS)
-    assert dict(topic.labels) == {"team": "shop"}
-    assert topic.kms_key_name == ""
-
-
-def test_auto_creation_makes_unknown_topics() -> None:
-    """With auto-creation every well-formed topic can be published to."""
-    broker = Broker(auto_create_topics=True)
-    broker.check_topic(ORDERS)
-    assert len(publish(broker, b"x")) == 1
-    with pytest.raises(StatusError, match="INVALID_ARGUMENT"):
-        broker.check_topic("orders")
-
-
-def test_clear_keeps_topics(broker: Broker) -> None:
-    """A clear forgets messages, and nothing else."""
-    publish(broker, b"x")
+def test_clear_forgets_waiting_and_leased_messages(broker: Broker) -> None:
+    """After a clear, topics and subscriptions are there; what was published before never comes."""
+    publish(broker, b"leased", b"waiting")
+    lease = take_one(broker.subscription(SHOP))
     broker.clear()
-    assert broker.messages(None) == ()
-    assert broker.subscription(SHOP).take("one", max_messages=1, timeout=0) == []
-    assert publish(broker, b"y")
+    broker.subscription(SHOP).modify_ack_deadline([lease.ack_id], 0)
+    (message_id,) = publish(broker, b"y")
+    (message,) = take(broker.subscription(SHOP))
+    assert message.message_id == message_id
 
 
 @pytest.mark.parametrize(
@@ -113,40 +90,72 @@ def test_clear_keeps_topics(broker: Broker) -> None:
         (lambda b: b.create_topic(TopicProto(name=ORDERS)), "ALREADY_EXISTS"),
         (lambda b: b.create_topic(TopicProto(name="orders")), "INVALID_ARGUMENT"),
         (lambda b: b.create_topic(TopicProto(name=SHOP)), "INVALID_ARGUMENT"),
-        (lambda b: b.topic(ORDERS + "x"), "NOT_FOUND"),
-        (lambda b: b.check_topic(ORDERS + "x"), "NOT_FOUND"),
-        (lambda b: b.delete_topic(ORDERS + "x"), "NOT_FOUND"),
-        (lambda b: publish(b, b"x", topic=ORDERS + "x"), "NOT_FOUND"),
-        (
-            lambda b: b.create_subscription(SubscriptionProto(name=SHOP, topic=ORDERS)),
-            "ALREADY_EXISTS",
-        ),
-        (
-            lambda b: b.create_subscription(SubscriptionProto(name=SHOP + "2", topic="t")),
-            "NOT_FOUND",
-        ),
-        (
-            lambda b: b.create_subscription(
-                SubscriptionProto(name=SHOP + "2", topic=ORDERS, ack_deadline_seconds=5)
-            ),
-            "INVALID_ARGUMENT",
-        ),
-        (lambda b: b.delete_subscription(SHOP + "x"), "NOT_FOUND"),
-        (lambda b: b.subscriptions(topic=ORDERS + "x"), "NOT_FOUND"),
-        (
-            lambda b: b.update_topic(TopicProto(name=ORDERS), field_mask_pb2.FieldMask()),
-            "INVALID_ARGUMENT",
-        ),
-        (
-            lambda b: b.update_topic(
-                TopicProto(name=ORDERS), field_mask_pb2.FieldMask(paths=["nonsense"])
-            ),
-            "INVALID_ARGUMENT",
-        ),
+        (lambda b: b.topic("x"), "NOT_FOUND"),
+        (lambda b: b.check_topic(f"{ORDERS}2"), "NOT_FOUND"),
+        (lambda b: b.check_topic("x"), "INVALID_ARGUMENT"),
+        (lambda b: b.delete_topic("x"), "NOT_FOUND"),
+        (lambda b: publish(b, b"x", topic="x"), "NOT_FOUND"),
+        (lambda b: subscribe(b, SHOP, topic=ORDERS), "ALREADY_EXISTS"),
+        (lambda b: subscribe(b, SHOP2, topic="x"), "NOT_FOUND"),
+        (lambda b: subscribe(b, "s", topic=ORDERS), "INVALID_ARGUMENT"),
+        (lambda b: subscribe(b, SHOP2, topic=ORDERS, ack_deadline_seconds=5), "INVALID_ARGUMENT"),
+        (lambda b: b.delete_subscription("x"), "NOT_FOUND"),
+        (lambda b: b.subscriptions(topic="x"), "NOT_FOUND"),
+        (update, "INVALID_ARGUMENT"),
+        (lambda b: update(b, "nonsense"), "INVALID_ARGUMENT"),
     ],
 )
 def test_errors_have_the_services_codes(broker: Broker, act: Any, code: str) -> None:
     """What the real service refuses, the broker refuses with the same status code."""
     with pytest.raises(StatusError) as caught:
         act(broker)
-    assert caught.value.code is grpc.StatusCode[code]
+    assert caught.value.code.name == code
+
+
+@pytest.fixture
+def source() -> Subscription:
+    """Return a subscription with two messages, whose leases last longer than any test."""
+    subscription = Subscription(SubscriptionProto(name="s", ack_deadline_seconds=600))
+    subscription.add(["a", "b"])
+    return subscription
+
+
+def take(source: Subscription, consumer: str = "one", count: int = 10, most: int = 0) -> list[Any]:
+    """Take what is there without waiting."""
+    deliveries = source.take(consumer, max_messages=count, max_outstanding=most, timeout=0)
+    return [delivery.message for delivery in deliveries]
+
+
+def take_one(source: Subscription) -> Delivery:
+    """Take the first message."""
+    return source.take("one", max_messages=1)[0]
+
+
+def test_a_message_is_leased_until_it_is_acknowledged_or_refused(source: Subscription) -> None:
+    """What is leased is not delivered to others; refused, by a deadline of 0, it comes first."""
+    refused = take_one(source)
+    assert take(source, "two") == ["b"]
+    assert take(source) == []
+    source.modify_ack_deadline([refused.ack_id], 0)
+    again = take_one(source)
+    assert (refused.message, again.message) == ("a", "a")
+    assert again.ack_id != refused.ack_id
+    source.acknowledge([again.ack_id, "unknown"])
+    source.modify_ack_deadline([again.ack_id], 0)
+    assert take(source) == []
+
+
+def test_a_message_comes_again_after_its_deadline(source: Subscription) -> None:
+    """A consumer that waits gets a message as soon as another's lease ends, if not prolonged."""
+    first, second = source.take("one", max_messages=2, ack_deadline=0.01)
+    source.modify_ack_deadline([second.ack_id], 600)
+    assert [d.message for d in source.take("two", max_messages=2, timeout=30)] == [first.message]
+    assert take(source) == []
+
+
+def test_a_consumer_gets_no_more_than_it_can_hold(source: Subscription) -> None:
+    """A consumer with its limit of outstanding messages waits until it acknowledges one."""
+    delivery = take_one(source)
+    assert take(source, most=1) == []
+    source.acknowledge([delivery.ack_id])
+    assert take(source, most=1) == ["b"]

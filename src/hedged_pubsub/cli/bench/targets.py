@@ -6,10 +6,13 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
-from hedged_pubsub.cli.bench.arguments import EMULATOR, SERVER
-from hedged_pubsub.cli.bench.clients import create_topic
-from hedged_pubsub.cli.values import UsageError
+from google.cloud import pubsub_v1
+
+from hedged_pubsub.cli.clients import use_server
+from hedged_pubsub.cli.report import RefusedError
+from hedged_pubsub.cli.values import EMULATOR, SERVER
 from hedged_pubsub.testing import PubSubServer
 from hedged_pubsub.testing.emulator import (
     EmulatorNotInstalledError,
@@ -17,16 +20,12 @@ from hedged_pubsub.testing.emulator import (
     running_emulator,
 )
 
+_PATIENCE: Final = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server that runs.
-
-    Attributes:
-        name: As on the command line.
-        address: ``host:port``.
-        server: Ours, which tells what it got; None for any other.
-    """
+    """A server that runs; only ours tells what it got."""
 
     name: str
     address: str
@@ -35,7 +34,10 @@ class Target:
     def create_topic(self) -> str:
         """Create a topic that nobody else uses, and return its full name."""
         path = f"projects/bench/topics/bench-{uuid.uuid4().hex}"
-        create_topic(self.address, path)
+        use_server(self.address)
+        client = pubsub_v1.PublisherClient()
+        client.create_topic(name=path, timeout=_PATIENCE)
+        client.transport.close()
         return path
 
     def batch_sizes(self, topic: str) -> set[int]:
@@ -50,22 +52,9 @@ class Target:
             self.server.clear()
 
 
-def emulator_is_installed() -> bool:
-    """Tell whether Google's emulator can be run here."""
-    try:
-        find_emulator()
-    except EmulatorNotInstalledError:
-        return False
-    return True
-
-
 @contextmanager
 def running_target(name: str) -> Iterator[Target]:
-    """Run a server until the block ends, or use the one that runs at ``host:port``.
-
-    Raises:
-        UsageError: If the emulator is asked for and not installed.
-    """
+    """Run a server until the block ends, or use the one that runs at ``host:port``."""
     if name == SERVER:
         with PubSubServer(process=True) as server:
             yield Target(name, server.address, server)
@@ -73,7 +62,7 @@ def running_target(name: str) -> Iterator[Target]:
         try:
             java, jar = find_emulator()
         except EmulatorNotInstalledError as error:
-            raise UsageError(f"hedged-pubsub bench: error: no emulator: {error}") from error
+            raise RefusedError(f"no emulator: {error}") from error
         with running_emulator(java, jar) as address:
             yield Target(name, address)
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, Final
@@ -24,20 +25,12 @@ _MAX_SAMPLES: Final = 1_000_000
 
 
 def read_time_series(series: Any, reading: Reading) -> Samples:
-    """Read the distributions of all points of all series as one.
+    """Read the distributions of all points of all series of successful requests as one.
 
-    What a request took is only known to lie between the bounds of its bucket; within, requests are
-    spread evenly. Those beyond the last bound take that bound, or the largest value seen if the
-    export names it. Series of failed requests are left out.
-
-    Args:
-        series: The list of time series, out of JSON.
-        reading: How to read them: the unit, and the seed of their order.
-
-    Raises:
-        InputError: If it is not such a list, or has no counts.
+    Requests are spread evenly between the bounds of their bucket; those beyond the last bound take
+    that bound, or the largest value seen. Raise InputError if ``series`` cannot be read so.
     """
-    counts: dict[tuple[float, float], int] = {}
+    counts: Counter[tuple[float, float]] = Counter()
     beyond = 0
     try:
         for one in series:
@@ -48,14 +41,13 @@ def read_time_series(series: Any, reading: Reading) -> Samples:
                 value = point["value"]["distributionValue"]
                 for low, high, count in _buckets(value):
                     beyond += count * (low == high)
-                    bounds = scale * low, scale * high
-                    counts[bounds] = counts.get(bounds, 0) + count
-    except (ArithmeticError, AttributeError, KeyError, LookupError, TypeError, ValueError) as error:
+                    counts[scale * low, scale * high] += count
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise InputError(
             "the time series are not distributions as Cloud Monitoring exports them: "
             f"{type(error).__name__} at {error}"
         ) from error
-    total = sum(counts.values())
+    total = counts.total()
     if not total:
         raise InputError("the time series hold no successful request")
     latencies = _spread(sorted(counts.items()), total)
@@ -114,8 +106,7 @@ def _bounds(options: dict[str, Any]) -> list[float]:
     """Return the bounds between buckets: one fewer than there are buckets."""
     if "explicitBuckets" in options:
         bounds = [float(bound) for bound in options["explicitBuckets"]["bounds"]]
-    elif "exponentialBuckets" in options:
-        buckets = options["exponentialBuckets"]
+    elif buckets := options.get("exponentialBuckets"):
         scale, growth = float(buckets["scale"]), float(buckets["growthFactor"])
         bounds = [scale * growth**i for i in range(int(buckets["numFiniteBuckets"]) + 1)]
     else:

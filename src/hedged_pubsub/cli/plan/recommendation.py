@@ -1,4 +1,4 @@
-"""Which settings are worth a look, which of them is best, and what to be wary of."""
+"""Which settings are worth a try, which of them is best, and what to be wary of."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from hedged_pubsub._core.hedge_delay import MAX_HEDGE_DELAY, MIN_HEDGE_DELAY, HedgeDelay
+from hedged_pubsub._core.settings import MAX_REFILL_RATIO, HedgingSettings
 from hedged_pubsub.cli.plan.simulation import Prediction, Trace, predict
-from hedged_pubsub.hedge_delay import MAX_HEDGE_DELAY, MIN_HEDGE_DELAY, HedgeDelay
-from hedged_pubsub.settings import MAX_REFILL_RATIO, HedgingSettings
 
 # Steps that a reader would try by hand, from bound to bound.
 _DELAYS: Final = (MIN_HEDGE_DELAY, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, MAX_HEDGE_DELAY)
@@ -20,7 +20,7 @@ _DELAYS: Final = (MIN_HEDGE_DELAY, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, MAX_HEDGE_DELAY
 _DELAY_PERCENTILES: Final = (9_000, 9_500, 9_900)
 REFILL_RATIOS: Final = (0.01, 0.02, 0.05, 0.1, 0.2)
 
-P99_9: Final = 9_990
+_P99_9: Final = 9_990
 _P99_99: Final = 9_999
 
 # What two replays differ by for no reason that would come again.
@@ -36,14 +36,7 @@ _ENOUGH_SLOW: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What was found.
-
-    Attributes:
-        predictions: One for each setting, by delay and rising ratio.
-        recommended: The best of them, if any is better than no hedging.
-        reason: Why that one, or why none.
-        warnings: What to be wary of, in sentences.
-    """
+    """Predictions by delay and rising ratio; the best of them if it beats no hedging, and why."""
 
     predictions: tuple[Prediction, ...]
     recommended: Prediction | None
@@ -52,10 +45,7 @@ class Plan:
 
 
 def choose_delays(trace: Trace) -> tuple[float, ...]:
-    """Return delays in seconds that can be afforded and would ever act, in rising order.
-
-    That is, some requests are slower, but no more than the largest refill ratio pays for.
-    """
+    """Return delays, in rising order, that some requests exceed, but no more than can be hedged."""
     percentiles = (_rounded_up(trace.recorded.percentile(parts)) for parts in _DELAY_PERCENTILES)
     return tuple(
         delay
@@ -73,15 +63,7 @@ def predict_all(
     max_tokens: int,
     tick: Callable[[], object],
 ) -> tuple[Prediction, ...]:
-    """Replay the trace with each delay and each ratio.
-
-    Args:
-        trace: What was recorded.
-        delays: Hedge delays.
-        refill_ratios: In any order.
-        max_tokens: The size of the bucket.
-        tick: Called after each setting.
-    """
+    """Replay the trace with each delay and each ratio; call ``tick`` after each."""
     predictions = []
     for delay in delays:
         last: Prediction | None = None
@@ -98,54 +80,47 @@ def predict_all(
 def make_plan(
     trace: Trace, predictions: tuple[Prediction, ...], *, budget: float, in_order: bool
 ) -> Plan:
-    """Choose the setting with the lowest p99.9 that the budget allows.
-
-    Args:
-        trace: What was recorded.
-        predictions: Those of all settings.
-        budget: The share of extra requests that is allowed.
-        in_order: Whether the trace has the requests in their own order.
-    """
-    before = trace.recorded.percentile(P99_9)
-    recommended: Prediction | None = None
-    affordable = [one for one in predictions if one.extra_requests <= budget]
-    # Else the bucket runs dry in the long run, though perhaps not in a short trace.
-    lasting = [one for one in affordable if one.settings.refill_ratio > one.slower > 0]
-    if not predictions:
-        reason = _no_delay(trace)
-    elif not affordable:
-        least = min(predictions, key=lambda one: one.extra_requests)
-        reason = (
-            f"No setting keeps within {percent(budget)} extra requests; the fewest are"
-            f" {percent(least.extra_requests)}, with {in_words(least.settings)}."
-        )
-    elif not lasting:
-        reason = (
-            "No refill ratio exceeds the share of requests slower than the delay, as it must, or"
-            " no request is slower: with these settings hedging cannot help."
-        )
-    else:
-        # A ratio just above the share of slow requests lets the bucket run dry now and then, which
-        # the p99.99 shows. Among equals, the setting that sends least, and could send least.
-        best = _as_good_as_the_best(_as_good_as_the_best(lasting, P99_9), _P99_99)
-        recommended = min(
-            best, key=lambda one: (round(one.extra_requests, 4), one.settings.refill_ratio)
-        )
-        after = recommended.latencies.percentile(P99_9)
-        if after > _HELPS * before:
-            recommended = None
-            reason = (
-                f"Hedging cannot help: within {percent(budget)} extra requests the p99.9 goes from"
-                f" {milliseconds(before)} ms to {milliseconds(after)} ms at best."
-            )
-        else:
-            reason = _why(recommended, before, budget)
+    """Choose a setting; ``in_order`` tells whether the trace has the requests' own order."""
+    recommended, reason = _choose(trace, predictions, budget)
     return Plan(
         predictions=predictions,
         recommended=recommended,
         reason=reason,
         warnings=tuple(_warnings(trace, predictions, recommended, in_order=in_order)),
     )
+
+
+def _choose(
+    trace: Trace, predictions: tuple[Prediction, ...], budget: float
+) -> tuple[Prediction | None, str]:
+    """Return the setting with the lowest p99.9 that the budget allows, if any helps, and why."""
+    if not predictions:
+        return None, _no_delay(trace)
+    affordable = [one for one in predictions if one.extra_requests <= budget]
+    if not affordable:
+        least = min(predictions, key=lambda one: one.extra_requests)
+        return None, (
+            f"No setting keeps within {percent(budget)} extra requests; the fewest are"
+            f" {percent(least.extra_requests)}, with {in_words(least.settings)}."
+        )
+    # Else the bucket is empty in the long run, though perhaps not in a short trace.
+    lasting = [one for one in affordable if one.settings.refill_ratio > one.slower > 0]
+    if not lasting:
+        return None, (
+            "No refill ratio exceeds the share of requests slower than the delay, as it must, or"
+            " no request is slower: with these settings hedging cannot help."
+        )
+    # A ratio just above the share of slow requests lets the bucket run out now and then, which
+    # the p99.99 shows. Among equals, the setting that sends least, and could send least.
+    best = _as_good_as_the_best(_as_good_as_the_best(lasting, _P99_9), _P99_99)
+    chosen = min(best, key=lambda one: (round(one.extra_requests, 4), one.settings.refill_ratio))
+    before, after = (one.percentile(_P99_9) for one in (trace.recorded, chosen.latencies))
+    if after > _HELPS * before:
+        return None, (
+            f"Hedging cannot help: within {percent(budget)} extra requests the p99.9 goes from"
+            f" {short_milliseconds(before)} ms to {short_milliseconds(after)} ms at best."
+        )
+    return chosen, _why(chosen, before, budget)
 
 
 def _as_good_as_the_best(predictions: Sequence[Prediction], parts: int) -> list[Prediction]:
@@ -157,11 +132,10 @@ def _as_good_as_the_best(predictions: Sequence[Prediction], parts: int) -> list[
 def in_words(settings: HedgingSettings) -> str:
     """Return a setting as the arguments to ``HedgingSettings``."""
     delay = settings.hedge_delay
-    words = (
-        f"HedgeDelay.percentile({delay.fraction:g})"
-        if isinstance(delay, HedgeDelay)
-        else (f"{delay:g}")
-    )
+    if isinstance(delay, HedgeDelay):
+        words = f"HedgeDelay.percentile({delay.fraction:g})"
+    else:
+        words = f"{delay:g}"
     words = f"hedge_delay={words}, refill_ratio={settings.refill_ratio:g}"
     if settings.max_tokens != HedgingSettings().max_tokens:
         words += f", max_tokens={settings.max_tokens}"
@@ -173,7 +147,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
-def milliseconds(seconds: float) -> str:
+def short_milliseconds(seconds: float) -> str:
     """Return a time in milliseconds without the unit, to what anybody reads of it."""
     return f"{1000 * seconds:.1f}" if seconds < 0.01 else f"{1000 * seconds:.0f}"
 
@@ -183,8 +157,8 @@ def _why(recommended: Prediction, before: float, budget: float) -> str:
     delay = "a measured delay" if isinstance(settings.hedge_delay, HedgeDelay) else "the delay"
     return (
         f"Recommended: HedgingSettings({in_words(settings)}). It has the lowest p99.9"
-        f" ({milliseconds(recommended.latencies.percentile(P99_9))} ms; {milliseconds(before)} ms"
-        f" without hedging) within {percent(budget)} extra requests"
+        f" ({short_milliseconds(recommended.latencies.percentile(_P99_9))} ms;"
+        f" {short_milliseconds(before)} ms without hedging) within {percent(budget)} extra requests"
         f" ({percent(recommended.extra_requests)}). {percent(recommended.slower)} of the requests"
         f" are slower than {delay}, and the refill ratio exceeds that; in an outage it bounds the"
         f" extra requests to {percent(settings.refill_ratio)} of those that succeed, beyond the"
@@ -225,8 +199,8 @@ def _warnings(
             " service is slow, not its tail alone. A delay that so many exceed is not affordable:"
             f" no refill ratio is above {MAX_REFILL_RATIO:g}."
         )
-    if len(trace) * (10_000 - P99_9) < _FIRM * 10_000:
-        beyond = math.ceil(len(trace) * (10_000 - P99_9) / 10_000)
+    if len(trace) * (10_000 - _P99_9) < _FIRM * 10_000:
+        beyond = math.ceil(len(trace) * (10_000 - _P99_9) / 10_000)
         rest = "slowest one" if beyond == 1 else f"{beyond} slowest"
         warnings.append(
             f"The p99.9 rests on the {rest} of {len(trace):,} requests; record 10,000 or more for"

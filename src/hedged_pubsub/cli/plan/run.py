@@ -4,88 +4,77 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
-from typing import BinaryIO
+from itertools import groupby
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
-from hedged_pubsub.cli.drawing import drawn
-from hedged_pubsub.cli.extras import check_extras
-from hedged_pubsub.cli.plan.arguments import PlanOptions
+from hedged_pubsub._core.hedge_delay import HedgeDelay
+from hedged_pubsub.cli.arguments import PlanOptions
+from hedged_pubsub.cli.measures import PERCENTILES, milliseconds
 from hedged_pubsub.cli.plan.reading import read_samples
-from hedged_pubsub.cli.plan.recommendation import Plan, choose_delays, make_plan, predict_all
-from hedged_pubsub.cli.plan.report import make_report, table, words
+from hedged_pubsub.cli.plan.recommendation import (
+    Plan,
+    choose_delays,
+    make_plan,
+    percent,
+    predict_all,
+    short_milliseconds,
+)
 from hedged_pubsub.cli.plan.samples import InputError, Samples
-from hedged_pubsub.cli.plan.simulation import Prediction, Trace
-from hedged_pubsub.cli.values import UsageError
-from hedged_pubsub.hedge_delay import HedgeDelay
+from hedged_pubsub.cli.plan.simulation import Latencies, Prediction, Trace
+from hedged_pubsub.cli.report import RefusedError, Report, Table, progress_bars, save
+
+_PERCENTILES: Final = ("p50", "p90", "p95", "p99", "p99.9", "p99.99")
 
 
-def run_plan(options: PlanOptions) -> int:
-    """Make a plan and show it; returns the exit code.
-
-    Raises:
-        UsageError: If the input cannot be used, or an extra that the options need is missing.
-    """
-    check_extras("plan", plots=options.plot is not None)
-    from hedged_pubsub.cli import table as terminal
-
-    name = "the standard input" if options.source is None else str(options.source)
+def run_plan(options: PlanOptions) -> None:
+    """Make a plan and show it; raise CommandError if that cannot be done."""
+    name = "the standard input" if options.source == Path("-") else str(options.source)
     try:
         samples = _read(options)
     except InputError as error:
-        raise UsageError(f"hedged-pubsub plan: error: {name}: {error}") from error
+        raise RefusedError(f"{name}: {error}") from error
     except OSError as error:
-        raise UsageError(
-            f"hedged-pubsub plan: error: cannot read {name}: {error.strerror or error}"
-        ) from error
+        raise RefusedError(f"cannot read {name}: {error.strerror or error}") from error
     trace = Trace(samples.latencies, rate=options.rate, seed=options.reading.seed)
-    plan = make_plan(
-        trace, _predict(options, trace), budget=options.budget, in_order=samples.in_order
-    )
-    report = make_report(samples, trace, plan, budget=options.budget)
-    if options.json:
-        print(report.to_json(), flush=True)
-    else:
-        terminal.print_tables([table(trace, plan.predictions)], words(report))
-    return _plot(options, trace, plan)
+    predictions = _predict(options, trace)
+    plan = make_plan(trace, predictions, budget=options.budget, in_order=samples.in_order)
+    plan_report(samples, trace, plan, budget=options.budget).show(as_json=options.json)
+    if (path := options.plot) is not None:
+        from hedged_pubsub.cli.plots import draw_plan
+
+        draw = partial(draw_plan, path, trace, plan, budget=options.budget)
+        save("Latencies and costs drawn", path, draw)
 
 
 def _read(options: PlanOptions) -> Samples:
-    if options.source is None:
-        return _read_stream(options, sys.stdin.buffer, size=None)
-    with options.source.open("rb") as stream:
-        return _read_stream(options, stream, size=os.fstat(stream.fileno()).st_size or None)
-
-
-def _read_stream(options: PlanOptions, stream: BinaryIO, size: int | None) -> Samples:
-    from hedged_pubsub.cli import table as terminal
-
-    advance: Callable[[], object] | None = None
-    with ExitStack() as stack:
+    source = None if options.source == Path("-") else options.source
+    opened: AbstractContextManager[BinaryIO] = (
+        nullcontext(sys.stdin.buffer) if source is None else source.open("rb")
+    )
+    advance: Callable[..., object] | None = None
+    with opened as stream, ExitStack() as stack:
+        size = None if source is None else os.fstat(stream.fileno()).st_size or None
 
         def on_progress() -> None:
-            # The bar comes with the first report: a short input, or one line about a wrong one,
-            # needs none.
             nonlocal advance
-            if advance is None:
-                progress = stack.enter_context(terminal.progress_bars())
+            if advance is None:  # a short input, or one line about a wrong one, needs no bar
+                progress = stack.enter_context(progress_bars())
                 bar = progress.add_task("reading, bytes", total=size)
-                advance = lambda: progress.update(  # noqa: E731
-                    bar, completed=stream.tell() if size else 0
-                )
-            advance()
+                advance = partial(progress.update, bar)
+            advance(completed=stream.tell() if size else 0)
 
         return read_samples(stream, options.reading, on_progress)
 
 
 def _predict(options: PlanOptions, trace: Trace) -> tuple[Prediction, ...]:
-    from hedged_pubsub.cli import table as terminal
-
     delays: list[float | HedgeDelay] = [*(options.hedge_delays or choose_delays(trace))]
-    if options.measured is not None:
-        delays.append(options.measured)
-    with terminal.progress_bars() as progress:
+    if options.percentile_delay is not None:
+        delays.append(options.percentile_delay)
+    with progress_bars() as progress:
         bar = progress.add_task("settings", total=len(delays) * len(options.refill_ratios))
         return predict_all(
             trace,
@@ -96,10 +85,60 @@ def _predict(options: PlanOptions, trace: Trace) -> tuple[Prediction, ...]:
         )
 
 
-def _plot(options: PlanOptions, trace: Trace, plan: Plan) -> int:
-    if options.plot is None:
-        return 0
-    from hedged_pubsub.cli.plan.figure import draw_plan
+def plan_report(samples: Samples, trace: Trace, plan: Plan, *, budget: float) -> Report:
+    """Return what is shown: a row for each setting, the recommendation, what to be wary of."""
+    warnings = (*samples.notes, *plan.warnings)
+    data = {
+        "source": samples.source,
+        "samples": len(trace),
+        "skipped": samples.skipped,
+        "rate": trace.rate,
+        "budget_pct": 100 * budget,
+        "without": milliseconds(trace.recorded, *_PERCENTILES),
+        "settings": [_row(prediction) for prediction in plan.predictions],
+        "recommended": None if plan.recommended is None else _row(plan.recommended),
+        "reason": plan.reason,
+        "warnings": warnings,
+    }
+    table = Table(
+        title=f"{len(trace):,} requests, hedged: latency in milliseconds",
+        header=("delay", "refill ratio", *_PERCENTILES, "extra", "slower"),
+        rows=[("none", "", *_cells(trace.recorded), "0 %", ""), *_table_rows(plan.predictions)],
+    )
+    words = "\n".join((plan.reason, *(f"Note: {warning}" for warning in warnings)))
+    return Report(data=data, tables=(table,), words=words)
 
-    draw = partial(draw_plan, options.plot, trace, plan, budget=options.budget)
-    return drawn("plan", "Latencies and costs", options.plot, draw)
+
+def _row(prediction: Prediction) -> Mapping[str, Any]:
+    """Return what one setting would have done; shares are in percent of the requests."""
+    settings = prediction.settings
+    delay = settings.hedge_delay
+    return {
+        **milliseconds(prediction.latencies, *_PERCENTILES),
+        "hedge_delay_s": settings.initial_hedge_delay,
+        "percentile": delay.fraction if isinstance(delay, HedgeDelay) else None,
+        "max_tokens": settings.max_tokens,
+        "refill_ratio": settings.refill_ratio,
+        "extra_requests_pct": round(100 * prediction.extra_requests, 4),
+        "slower_pct": round(100 * prediction.slower, 4),
+        "suppressed_pct": round(100 * prediction.suppressed, 4),
+    }
+
+
+def _table_rows(predictions: Sequence[Prediction]) -> Iterator[Sequence[str]]:
+    """Yield the rows; ratios that make no difference share one, and their latencies."""
+    for _, same in groupby(predictions, key=lambda one: id(one.latencies)):
+        first, *others = same
+        delay = first.settings.hedge_delay
+        yield (
+            f"p{100 * delay.fraction:g}" if isinstance(delay, HedgeDelay) else f"{delay:g} s",
+            # These are the largest ones: from some ratio on, none makes a difference any more.
+            f"{'≥' if others else ''}{first.settings.refill_ratio:g}",
+            *_cells(first.latencies),
+            percent(first.extra_requests),
+            percent(first.slower),
+        )
+
+
+def _cells(latencies: Latencies) -> list[str]:
+    return [short_milliseconds(latencies.percentile(PERCENTILES[name])) for name in _PERCENTILES]

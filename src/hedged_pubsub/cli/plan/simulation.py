@@ -1,14 +1,12 @@
 """Recorded requests once more, hedged, on a virtual clock.
 
 What decides is what decides in production: an `AttemptEngine` for each batch, the token bucket and
-the measured delay. Only the service is made up: originals arrive on an open-loop schedule
-and take what was recorded, in that order; each hedge takes an independent draw from all that was
-recorded.
+the measured delay. Originals arrive on an open-loop schedule and take what was recorded, in that
+order; each hedge takes an independent draw from all that was recorded.
 
-A batch that is answered before its first look does nothing but refill the bucket, so it needs no
-engine. With a fixed delay it needs no event either: how many refills came before a look is a
-matter of counting. That is nearly all batches, and why a million take seconds; a test compares it
-with a replay that leaves nothing out.
+A batch that is answered before its hedge timer is due only refills the bucket and needs no engine.
+With a fixed delay it needs no event either: how many refills came before a timer is a matter of
+counting. That is why a million take seconds; a test compares it with a replay of every batch.
 """
 
 from __future__ import annotations
@@ -20,10 +18,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Final
+from typing import Any, Final
 
-from hedged_pubsub.engine import AttemptEngine
-from hedged_pubsub.events import (
+from hedged_pubsub._core.engine import AttemptEngine
+from hedged_pubsub._core.events import (
     ORIGINAL,
     ORIGINAL_SUCCEEDED,
     Committed,
@@ -35,71 +33,46 @@ from hedged_pubsub.events import (
     Suppressed,
     Woke,
 )
-from hedged_pubsub.hedge_delay import HedgeDelay, MeasuredDelay
-from hedged_pubsub.settings import HedgingSettings
-from hedged_pubsub.token_bucket import TokenBucket
+from hedged_pubsub._core.hedge_delay import HedgeDelay, MeasuredDelay
+from hedged_pubsub._core.settings import HedgingSettings
+from hedged_pubsub._core.token_bucket import TokenBucket
+from hedged_pubsub.cli.measures import nearest_rank
 
-# The official client's retry timeout: a batch is not looked at any more after it.
+# The official client's retry timeout, after which a batch gets no more hedges.
 _TOTAL_TIMEOUT: Final = 600.0
 
-_COMMITTED: Final = Committed()
-_WOKE: Final = Woke()
 _HEDGE_TIMED_OUT: Final = TimeoutError("the hedge took longer than it may")
 
 # Hedges of one request, and of its neighbours, shall not take neighbouring draws.
 _STRIDE: Final = 7919
 
-# What happens at one and the same time happens in this order: an answer spares the look.
-_UNHEDGED: Final = 0
-_ANSWERED: Final = 1
-_TIMED_OUT: Final = 2
-_LOOK: Final = 3
+# What happens at one and the same time happens in this order: an answer spares the timer.
+_UNHEDGED, _ANSWERED, _TIMED_OUT, _TIMER = range(4)
 
 
 @dataclass(frozen=True, slots=True)
-class Latencies:
-    """Latencies in rising order, in seconds, in two parts.
-
-    Attributes:
-        fast: Of these, only the first ``count``; many predictions share the list.
-        count: How many.
-        slow: The others.
-    """
+class Latencies(Sequence[float]):
+    """Latencies in rising order: the first of ``fast``, which predictions share, and ``slow``."""
 
     fast: Sequence[float]
-    count: int
+    fast_count: int
     slow: Sequence[float]
 
     def __len__(self) -> int:
         """Return how many there are."""
-        return self.count + len(self.slow)
+        return self.fast_count + len(self.slow)
 
-    def __getitem__(self, index: int) -> float:
+    def __getitem__(self, index: Any) -> Any:
         """Return the one at an index from 0."""
-        return self.fast[index] if index < self.count else self.slow[index - self.count]
+        return self.fast[index] if index < self.fast_count else self.slow[index - self.fast_count]
 
     def percentile(self, parts: int) -> float:
-        """Return a percentile by nearest rank.
-
-        Args:
-            parts: Ten-thousandths, from 1 to 10,000: 9,990 for the p99.9.
-        """
-        return self[-(-parts * len(self) // 10_000) - 1]
+        """Return a percentile by nearest rank, in ten-thousandths."""
+        return nearest_rank(self, parts)
 
 
 class Trace:
-    """Recorded requests as an open-loop load.
-
-    Args:
-        latencies: Seconds, in the order recorded; at least one.
-        rate: Requests per second.
-        seed: Of the draws that hedges take.
-
-    Attributes:
-        latencies: As given.
-        recorded: The same in rising order.
-        rate: As given.
-    """
+    """Recorded requests as an open-loop load of ``rate`` a second; the seed is for the hedges."""
 
     def __init__(self, latencies: Sequence[float], *, rate: float, seed: int) -> None:
         self.latencies = latencies
@@ -117,11 +90,7 @@ class Trace:
         return len(self.latencies)
 
     def hedge_latency(self, number: int, hedge: int) -> float:
-        """Return what a hedge takes, in seconds.
-
-        The same for the same hedge of the same request, whatever the settings: they differ by what
-        they do, not by their luck.
-        """
+        """Return what a hedge takes, in seconds: the same whatever the settings, which is fair."""
         return self._draws[(number + hedge * _STRIDE) % len(self._draws)]
 
     def slower_than(self, delay: float) -> list[int]:
@@ -135,19 +104,11 @@ class Trace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a setting would have done.
-
-    Attributes:
-        settings: The setting.
-        latencies: What the batches would have taken.
-        slower: The share of the batches that were not answered before their first look.
-        extra_requests: Hedges sent per batch.
-        suppressed: Hedges per batch that were due, with no token left.
-    """
+    """What a setting would have done: hedges, sent or suppressed, are per batch."""
 
     settings: HedgingSettings
     latencies: Latencies
-    slower: float
+    slower: float  # share of the batches that were not answered before the first hedge was due
     extra_requests: float
     suppressed: float
 
@@ -190,19 +151,16 @@ class _Replay:
             self._advance(now)
             self._commit(number, now)
         self._advance(math.inf)
+        count = len(trace) - len(self._slow)
         return Prediction(
             settings=self._settings,
-            latencies=self._latencies(),
+            latencies=Latencies(trace.recorded.fast, count, sorted(self._slow))
+            if self._measured is None
+            else Latencies((), 0, sorted(self._fast + self._slow)),
             slower=len(self._slow) / len(trace),
             extra_requests=self._hedges / len(trace),
             suppressed=self._suppressed / len(trace),
         )
-
-    def _latencies(self) -> Latencies:
-        if self._measured is None:
-            count = len(self._trace) - len(self._slow)
-            return Latencies(self._trace.recorded.fast, count, sorted(self._slow))
-        return Latencies((), 0, sorted(self._fast + self._slow))
 
     def _commit(self, number: int, now: float) -> None:
         latency = self._trace.latencies[number]
@@ -212,8 +170,8 @@ class _Replay:
         engine = self._engines[number] = AttemptEngine(
             hedge_delay=self._delay, bucket=self._bucket, total_timeout=_TOTAL_TIMEOUT
         )
-        self._tell(number, engine, _COMMITTED, now)
-        self._look_again(number, engine)
+        self._tell(number, engine, Committed(), now)
+        self._set_timer(number, engine)
 
     def _advance(self, until: float) -> None:
         """Let happen what happens until then."""
@@ -228,11 +186,11 @@ class _Replay:
                 continue
             engine = engines.get(number)
             if engine is None:
-                continue  # decided: a loser's answer, a look that is not needed any more
-            if kind == _LOOK:
+                continue  # decided: a loser's answer, a timer that is not needed any more
+            if kind == _TIMER:
                 self._refill(now)
-                self._tell(number, engine, _WOKE, now)
-                self._look_again(number, engine)
+                self._tell(number, engine, Woke(), now)
+                self._set_timer(number, engine)
             elif kind == _TIMED_OUT:
                 self._tell(number, engine, Failed(attempt, _HEDGE_TIMED_OUT), now)
             else:
@@ -249,13 +207,12 @@ class _Replay:
             bucket.refill()
         self._refilled = end
 
-    def _look_again(self, number: int, engine: AttemptEngine) -> None:
-        if (look := engine.next_wakeup) is not None:
-            heapq.heappush(self._events, (look, _LOOK, number, ORIGINAL))
+    def _set_timer(self, number: int, engine: AttemptEngine) -> None:
+        if (due := engine.next_wakeup) is not None:
+            heapq.heappush(self._events, (due, _TIMER, number, ORIGINAL))
 
     def _tell(self, number: int, engine: AttemptEngine, event: Event, now: float) -> None:
-        commands = engine.handle(event, now)
-        for command in commands:
+        for command in engine.handle(event, now):
             if isinstance(command, Start):
                 self._start(number, command, now)
             elif isinstance(command, Suppressed):
@@ -263,11 +220,8 @@ class _Replay:
             elif isinstance(command, Resolve):
                 self._measure(engine.original_latency, lost=command.attempt != ORIGINAL)
                 del self._engines[number]
-                self._slow.append(
-                    now - number / self._trace.rate
-                    if command.attempt
-                    else self._trace.latencies[number]
-                )
+                hedged = now - number / self._trace.rate
+                self._slow.append(hedged if command.attempt else self._trace.latencies[number])
 
     def _measure(self, original_latency: float | None, *, lost: bool = False) -> None:
         if self._measured is not None and original_latency is not None:
@@ -275,17 +229,10 @@ class _Replay:
             self._delay = self._measured.current
 
     def _start(self, number: int, command: Start, now: float) -> None:
-        attempt, timeout = command.attempt, command.timeout
-        if timeout is None:
-            event = (now + self._trace.latencies[number], _ANSWERED, number, attempt)
-        else:
+        latency, kind = self._trace.latencies[number], _ANSWERED
+        if command.timeout is not None:
             self._hedges += 1
-            latency = self._trace.hedge_latency(number, attempt)
-            in_time = latency <= timeout
-            event = (
-                now + min(latency, timeout),
-                _ANSWERED if in_time else _TIMED_OUT,
-                number,
-                attempt,
-            )
-        heapq.heappush(self._events, event)
+            latency = self._trace.hedge_latency(number, command.attempt)
+            if latency > command.timeout:
+                latency, kind = command.timeout, _TIMED_OUT
+        heapq.heappush(self._events, (now + latency, kind, number, command.attempt))

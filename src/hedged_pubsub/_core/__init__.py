@@ -1,0 +1,1 @@
+"""Decides: rules, budgets and numbers. Pure, and only the standard library is imported here."""

@@ -1,0 +1,225 @@
+"""Which connection an attempt is sent on, and when a connection counts as dead.
+
+All calls of a gRPC channel share one TCP connection. If that one is stuck, a hedge on the same
+channel is stuck with the original; so hedges have a connection of their own.
+
+The rules. There is the client's own channel, and beside it at most two that the publisher opened.
+
+* C1: originals are sent on the client's channel, hedges on another one, which is opened when the
+  first batch goes out. Until it is connected, hedges are sent where the originals are.
+* C2: a connection *loses* a batch to a hedge on another connection that decided it. It *answers*
+  with a success or an error of the server. Nothing else counts: an attempt that is cancelled or
+  times out says nothing about its connection.
+* C3: a connection is dead when it lost ``MIN_LOSSES`` batches in a row without an answer, the last
+  one at least ``MIN_SILENCE`` seconds after the first. A slow service is no dead connection: its
+  hedges are as slow as its originals, most of which win, and each that does starts the count again.
+* C4: when the connection of the originals is dead, the next originals are sent on that of the
+  hedges, at once. One that the publisher opened is closed when its last call has ended; the
+  client's channel is the client's, and gRPC reconnects it in time.
+* C5: hedges then get a new connection, once it is connected, or, if two are open already, the
+  client's channel.
+* C6: while batches are sent, a connection that was closed, for instance by a server because it was
+  idle, is connected again, so that no hedge waits for that.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Any, Final, Generic, TypeVar
+
+from hedged_pubsub._core.events import ORIGINAL
+
+MIN_LOSSES: Final = 5
+"""Batches in a row. If one original in ten stalls, five in a row do by chance once in 100,000."""
+
+MIN_SILENCE: Final = 0.5
+"""Seconds. When a service recovers from an outage, hedges decide many batches at once; until these
+seconds are over, an original has been answered too."""
+
+MAX_OWN: Final = 2
+"""Connections that the publisher opens beside the client's."""
+
+FIRST_PAUSE: Final = 0.005
+MAX_PAUSE: Final = 1.0
+"""Seconds between two checks of a connection that is opening: the first, doubled each time, and the
+longest, after which the next batch asks for a check. Connecting takes a round trip or three."""
+
+CHECK_INTERVAL: Final = 10.0
+"""Seconds between two checks of a connection that is there (C6). Servers close idle ones after some
+minutes."""
+
+
+class Todo(enum.Enum):
+    """What to do about the connections."""
+
+    OPEN = "open one for hedges"
+    CONNECT = "connect the newest one unless it is connected"
+
+
+Method = TypeVar("Method")
+
+
+class Connection(Generic[Method]):
+    """One connection, as its answers show it.
+
+    Attributes:
+        method: The publish method on its channel.
+        own: Whether the publisher opened it, and closes it. Only then are calls counted:
+        in_flight: The calls that are not known to have ended.
+        starting: How many calls are about to be in flight.
+    """
+
+    __slots__ = ("_losses", "_silent_since", "in_flight", "method", "own", "starting")
+
+    def __init__(self, method: Method, *, own: bool) -> None:
+        self.method = method
+        self.own = own
+        self.in_flight: set[Any] = set()
+        self.starting = 0
+        self._losses = 0
+
+    def answered(self) -> None:
+        """Take note of an answer of the service on it."""
+        self._losses = 0
+
+    def lost(self, now: float) -> bool:
+        """Take note that a hedge elsewhere decided a batch; return whether this is dead (C3)."""
+        if self._losses == 0:
+            self._silent_since = now
+        self._losses += 1
+        return self._losses >= MIN_LOSSES and now - self._silent_since >= MIN_SILENCE
+
+
+class Connections(Generic[Method]):
+    """The connections of one publisher: told what happens to them, it says what to do.
+
+    Whoever owns it sees to it that one thread at a time is in here, but for ``of``.
+
+    Attributes:
+        own: The connections that the publisher opened and has not closed.
+        opening: The one of them that is not connected yet.
+        check_at: When ``begin_check`` is due, in monotonic seconds.
+    """
+
+    __slots__ = (
+        "_can_open",
+        "_clients",
+        "_closed",
+        "_hedges",
+        "_originals",
+        "check_at",
+        "opening",
+        "own",
+    )
+
+    def __init__(self, method: Method, *, can_open: bool) -> None:
+        self._clients = self._originals = self._hedges = Connection(method, own=False)
+        self._can_open = can_open
+        self._closed = False
+        self.opening: Connection[Method] | None = None
+        self.own: list[Connection[Method]] = []
+        self.check_at = -math.inf if can_open else math.inf
+
+    def reset_after_fork(self) -> None:
+        """Forget the parent's calls and checks, in a forked child."""
+        self._connected()
+        for connection in self.own:
+            connection.in_flight.clear()
+            connection.starting = 0
+        self.check_at = -math.inf if self._can_open else math.inf
+
+    def of(self, attempt: int) -> Connection[Method]:
+        """Return the connection that an attempt is to be sent on now."""
+        return self._originals if attempt == ORIGINAL else self._hedges
+
+    def uses(self, connection: Connection[Method]) -> bool:
+        """Tell whether attempts may still be sent on a connection."""
+        return connection in (self._originals, self._hedges, self.opening)
+
+    def begin_check(self) -> Todo | None:
+        """Tell what to do once ``check_at`` has passed; ``None`` if another thread was faster."""
+        if self.check_at == math.inf:
+            return None
+        self.check_at = math.inf
+        return Todo.CONNECT if self.own else Todo.OPEN
+
+    def lost(self, loser: Connection[Method], winner: Connection[Method], now: float) -> bool:
+        """Take note that a hedge on one connection decided a batch of another (C2).
+
+        Return whether the loser is dead, and its originals are sent on another one from now on
+        (C4), so that hedges need a new connection.
+        """
+        winner.answered()
+        if loser is winner or not loser.lost(now):
+            return False
+        if loser is not self._originals or self._hedges is loser:
+            return False
+        self._originals = self._hedges
+        self._originals.answered()
+        return True
+
+    def may_open(self, now: float) -> bool:
+        """Tell whether a connection is to be opened; if not, hedges get the client's (C5)."""
+        if self._closed or not self._can_open:
+            return False
+        if len(self.own) < MAX_OWN:
+            return True
+        self.use_clients()
+        self.check_at = now + CHECK_INTERVAL
+        return False
+
+    def use_clients(self) -> None:
+        """Send hedges on the client's connection, because no other can be opened (C5)."""
+        self._hedges = self._clients
+        self._clients.answered()
+
+    def opened(self, method: Method) -> bool:
+        """Take note of a new connection; return False if it is to be closed, as the rest was."""
+        if not self._closed:
+            self.opening = Connection(method, own=True)
+            self.own.append(self.opening)
+        return not self._closed
+
+    @property
+    def newest(self) -> Connection[Method] | None:
+        """The own connection that is to be connected."""
+        return self.own[-1] if self.own else None
+
+    def checked(self, *, is_ready: bool, pause: float, now: float) -> bool:
+        """Take note of whether the newest connection is connected (C1, C5, C6).
+
+        Return whether it is to be checked again after the pause, in seconds.
+        """
+        if is_ready:
+            self._connected()
+        elif pause < MAX_PAUSE:
+            return True
+        # With the next batch after that: nobody connects for a publisher that is idle.
+        self.check_at = now + (CHECK_INTERVAL if is_ready else MAX_PAUSE)
+        return False
+
+    def _connected(self) -> None:
+        if self.opening is not None:
+            self._hedges = self.opening
+            self.opening = None
+
+    def ended(self, call: object) -> bool:
+        """Take note that a call has ended; tell whether ``drained`` may have something."""
+        for connection in self.own:
+            if call in connection.in_flight:
+                connection.in_flight.discard(call)
+                return not self.uses(connection)
+        return False
+
+    def drained(self) -> list[Connection[Method]]:
+        """Take out the own connections that nothing is sent on any more; they are to be closed."""
+        drained = [one for one in self.own if not (self.uses(one) or one.starting or one.in_flight)]
+        self.own = [one for one in self.own if one not in drained]
+        return drained
+
+    def close(self) -> list[Connection[Method]]:
+        """Take out all own connections, and open no more; they are to be closed."""
+        self._closed = True
+        own, self.own = self.own, []
+        return own

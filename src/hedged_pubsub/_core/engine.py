@@ -1,0 +1,326 @@
+"""The attempt engine: what happens to one batch from its commit to its one outcome.
+
+Retries and hedges of a batch are one state machine, because three clocks race in it: the retry
+backoff, the hedge delay and the deadline. The engine is told what happened and when, and answers
+with what to do. It has no thread, clock, randomness, lock, log line or callback of its own, so
+that every race is a plain test; a driver (threads or asyncio) is the thin rest.
+
+The rules. Attempt 0 is the original, hedges are 1, 2, …; t0 is the time of the commit.
+
+* R1: the original goes out at once, with the caller's timeout and retry policy.
+* R2: the hedge timer is due at t0 + hedge delay, and again one delay after each time it ran. If it
+  runs late, the next times are later too: there are no catch-up bursts.
+* R3: when the hedge timer is due, in this order: the batch is decided: nothing. Nothing is in
+  flight, because the original is backing off: no hedge and no token. The total timeout has passed:
+  hedging ends. A token: take it, send hedge k without retry, for min(10 s, time left). No token:
+  count the hedge as suppressed and try again a delay later, so that a batch stalled in an outage is
+  rescued once others succeed again; the bucket bounds the load all the same.
+* R4: the first success decides: refill the bucket once, cancel every other attempt, resolve.
+* R5: the failure of a hedge, whatever its code, never fails the batch.
+* R6: the original fails for good: fail now, cancel the hedges. It fails transiently and may be
+  sent again: back off, then resend, in the same batch. It fails transiently and may not: wait for
+  the hedges in flight, if any; else fail. The error is always the original's.
+* R7: what a decided batch is told changes nothing: a loser that we cancelled is no failure.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from hedged_pubsub._core.events import (
+    ORIGINAL,
+    RESOLVE_ORIGINAL,
+    START_ORIGINAL,
+    Abandoned,
+    Cancel,
+    Command,
+    Committed,
+    Event,
+    Fail,
+    Failed,
+    Resolve,
+    Start,
+    Succeeded,
+    Suppressed,
+)
+from hedged_pubsub._core.token_bucket import TokenBucket
+
+MAX_HEDGE_TIMEOUT: Final = 10.0
+"""Seconds a hedge may take at most: the largest hedge delay. One that is slower than this is in
+the same trouble as the attempt it was to beat, and the other clients use the same bound."""
+
+
+# Held by every batch under way, so that none has a list of its own.
+_ONLY_ORIGINAL: Final = (ORIGINAL,)
+
+
+class State(enum.Enum):
+    """Where a batch stands."""
+
+    # The inherited one is a Python function, and every step looks a pair up in the table.
+    __hash__ = object.__hash__
+
+    NEW = "new"
+    ORIGINAL_IN_FLIGHT = "original in flight"
+    BACKING_OFF = "backing off"
+    HEDGES_ONLY = "hedges only"
+    DECIDED = "decided"
+
+
+class Step(enum.Enum):
+    """An event as the table knows it: told apart by attempt and by what is still possible."""
+
+    __hash__ = object.__hash__
+
+    COMMITTED = "committed"
+    HEDGE_TIMER_DUE = "hedge timer due"
+    RETRY_DUE = "retry due"
+    SUCCEEDED = "an attempt succeeded"
+    ORIGINAL_FAILED = "original failed for good"
+    ORIGINAL_MAY_RETRY = "original failed, may retry"
+    ORIGINAL_SPENT = "original failed, retries spent, hedges in flight"
+    HEDGE_FAILED = "hedge failed"
+    LAST_HEDGE_FAILED = "last hedge failed"
+    ABANDONED = "abandoned"
+
+
+class IllegalEventError(RuntimeError):
+    """An event that cannot happen in this state: a defect of the driver. The state is unchanged."""
+
+
+class AttemptEngine:
+    """The state machine of one batch.
+
+    Not thread-safe: the driver serialises the calls for all batches that share a bucket.
+
+    Args:
+        hedge_delay: Seconds of the hedge timer, or ``None`` for a batch that is never hedged.
+        bucket: The token bucket of the batch's topic.
+        total_timeout: Seconds from the commit after which neither a hedge nor a resend of the
+            original starts; ``math.inf`` for no limit.
+
+    Attributes:
+        state: Where the batch stands.
+        decided: Whether it has its outcome.
+        in_flight: The attempts that were started and have not ended, oldest first.
+        hedges: How many hedges were asked for.
+        next_wakeup: When ``Woke`` is due next, in the driver's monotonic seconds; ``None`` for
+            never.
+        committed_at: When the batch was committed: t0.
+        winner: The attempt that was answered first, once one was.
+        losers: The attempts that were in flight when the batch was decided.
+        original_latency: Seconds from the last start of the original to its success, or to the
+            success of a hedge meanwhile, which is a lower bound of what it would have taken.
+            ``None`` before, and for a batch whose original was not in flight at its success.
+    """
+
+    __slots__ = (
+        "_bucket",
+        "_deadline",
+        "_hedge_at",
+        "_hedge_delay",
+        "_original_failure",
+        "_original_sent_at",
+        "_retry_at",
+        "_total_timeout",
+        "committed_at",
+        "decided",
+        "hedges",
+        "in_flight",
+        "losers",
+        "next_wakeup",
+        "original_latency",
+        "state",
+        "winner",
+    )
+
+    def __init__(
+        self, *, hedge_delay: float | None, bucket: TokenBucket, total_timeout: float
+    ) -> None:
+        self._hedge_delay = hedge_delay
+        self._bucket = bucket
+        self._total_timeout = total_timeout
+        self.state = State.NEW
+        self.decided = False
+        self._hedge_at = math.inf
+        self._retry_at = math.inf
+        self.hedges = 0
+        self.in_flight: tuple[int, ...] = ()
+        self.next_wakeup: float | None = None
+        self._original_failure: Fail | None = None
+        self.committed_at = 0.0
+        self.winner: int | None = None
+        self.losers: tuple[int, ...] = ()
+        self.original_latency: float | None = None
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take in what happened at a monotonic second; return what to do, in this order.
+
+        Raises:
+            IllegalEventError: If the event cannot happen now; nothing has changed then.
+        """
+        if self.decided:
+            return []
+        kind = type(event)
+        commands: list[Command]
+        if kind is Committed:
+            commands = self._take(Step.COMMITTED, event, now)
+        elif isinstance(event, (Succeeded, Failed)):
+            if event.attempt not in self.in_flight:
+                raise IllegalEventError(
+                    f"attempt {event.attempt} cannot end, in flight are {list(self.in_flight)} "
+                    f"of a batch: {self.state.value}"
+                )
+            step = self._classify(event, now) if isinstance(event, Failed) else Step.SUCCEEDED
+            commands = self._take(step, event, now)
+        elif kind is Abandoned:
+            commands = self._take(Step.ABANDONED, event, now)
+        else:
+            commands = []
+            while (due := min(self._hedge_at, self._retry_at)) <= now:
+                step = Step.HEDGE_TIMER_DUE if due == self._hedge_at else Step.RETRY_DUE
+                commands += self._take(step, event, now)
+        due = min(self._hedge_at, self._retry_at)
+        self.next_wakeup = None if due == math.inf else due
+        return commands
+
+    def _take(self, step: Step, event: Event, now: float) -> list[Command]:
+        transition = TRANSITIONS.get((self.state, step))
+        if transition is None:
+            raise IllegalEventError(f"{event!r} cannot happen to a batch: {self.state.value}")
+        self.state = transition.to
+        return transition.action(self, event, now)
+
+    def _classify(self, event: Failed, now: float) -> Step:
+        others = len(self.in_flight) > 1
+        if event.attempt != ORIGINAL:
+            last = self.state is State.HEDGES_ONLY and not others
+            return Step.LAST_HEDGE_FAILED if last else Step.HEDGE_FAILED
+        if not event.transient:
+            return Step.ORIGINAL_FAILED
+        if event.backoff is not None and now + event.backoff <= self._deadline:
+            return Step.ORIGINAL_MAY_RETRY
+        return Step.ORIGINAL_SPENT if others else Step.ORIGINAL_FAILED
+
+    def _remove(self, attempt: int) -> None:
+        self.in_flight = tuple(one for one in self.in_flight if one != attempt)
+
+    # --- Actions. Each runs after the state has changed and returns the commands.
+
+    def _commit(self, event: Committed, now: float) -> list[Command]:
+        self.committed_at = now
+        self._deadline = now + self._total_timeout
+        self._set_hedge_timer(now)
+        return self._send_original(event, now)
+
+    def _send_original(self, _event: Event, now: float) -> list[Command]:
+        self._original_sent_at = now
+        self._retry_at = math.inf
+        self.in_flight += _ONLY_ORIGINAL
+        return [START_ORIGINAL]
+
+    def _hedge(self, _event: Event, now: float) -> list[Command]:
+        self._set_hedge_timer(now)
+        time_left = self._deadline - now
+        if not self.in_flight or time_left <= 0:
+            return []
+        if not self._bucket.take():
+            return [Suppressed()]
+        self.hedges += 1
+        self.in_flight += (self.hedges,)
+        return [Start(self.hedges, timeout=min(MAX_HEDGE_TIMEOUT, time_left))]
+
+    def _back_off(self, event: Failed, now: float) -> list[Command]:
+        self._remove(ORIGINAL)
+        self._retry_at = now + (event.backoff or 0.0)
+        return []
+
+    def _wait_for_hedges(self, event: Failed, _now: float) -> list[Command]:
+        self._remove(ORIGINAL)
+        self._original_failure = _failure(event)
+        return []
+
+    def _forget_hedge(self, event: Failed, _now: float) -> list[Command]:
+        self._remove(event.attempt)
+        return []
+
+    def _resolve(self, event: Succeeded, now: float) -> list[Command]:
+        if ORIGINAL in self.in_flight:
+            self.original_latency = now - self._original_sent_at
+        self._bucket.refill()
+        self.winner = event.attempt
+        self._remove(event.attempt)
+        # Attempt 0 is the usual one: its command is made once for all batches.
+        resolve = Resolve(event.attempt) if event.attempt else RESOLVE_ORIGINAL
+        return [*self._end(), resolve]
+
+    def _fail(self, event: Failed, _now: float) -> list[Command]:
+        failure = self._original_failure or _failure(event)
+        self._remove(event.attempt)
+        return [*self._end(), failure]
+
+    def _abandon(self, event: Abandoned, _now: float) -> list[Command]:
+        return [*self._end(), Fail(event.error)]
+
+    def _set_hedge_timer(self, now: float) -> None:
+        if self._hedge_delay is not None:
+            due = now + self._hedge_delay
+            self._hedge_at = due if due < self._deadline else math.inf
+
+    def _end(self) -> list[Command]:
+        """Leave nothing scheduled, in flight or held on to; cancel what was in flight."""
+        self.decided = True
+        self.losers = self.in_flight
+        self.in_flight = ()
+        self._hedge_at = self._retry_at = math.inf
+        self._original_failure = None
+        return [Cancel(attempt) for attempt in self.losers]
+
+
+def _failure(event: Failed) -> Fail:
+    # An original that was given a backoff and ends all the same ran out of its retry timeout.
+    return Fail(event.error, retry_timed_out=event.transient and event.backoff is not None)
+
+
+class Transition(NamedTuple):
+    """One row of the table: where a step leads, what it does, and the rule behind it."""
+
+    to: State
+    action: Callable[[AttemptEngine, Any, float], list[Command]]
+    rule: str
+
+
+def _table() -> Mapping[tuple[State, Step], Transition]:
+    """Return the whole of it. What is not here cannot happen; the decided are told nothing (R7)."""
+    do = AttemptEngine
+    new, in_flight, backing_off, hedges_only, decided = State
+    return {
+        (new, Step.COMMITTED): Transition(in_flight, do._commit, "R1"),
+        (new, Step.ABANDONED): Transition(decided, do._abandon, "R8"),
+        #
+        (in_flight, Step.HEDGE_TIMER_DUE): Transition(in_flight, do._hedge, "R3"),
+        (in_flight, Step.SUCCEEDED): Transition(decided, do._resolve, "R4"),
+        (in_flight, Step.HEDGE_FAILED): Transition(in_flight, do._forget_hedge, "R5"),
+        (in_flight, Step.ORIGINAL_MAY_RETRY): Transition(backing_off, do._back_off, "R6"),
+        (in_flight, Step.ORIGINAL_SPENT): Transition(hedges_only, do._wait_for_hedges, "R6"),
+        (in_flight, Step.ORIGINAL_FAILED): Transition(decided, do._fail, "R6"),
+        (in_flight, Step.ABANDONED): Transition(decided, do._abandon, "R8"),
+        #
+        (backing_off, Step.RETRY_DUE): Transition(in_flight, do._send_original, "R6"),
+        (backing_off, Step.HEDGE_TIMER_DUE): Transition(backing_off, do._hedge, "R3"),
+        (backing_off, Step.SUCCEEDED): Transition(decided, do._resolve, "R4"),
+        (backing_off, Step.HEDGE_FAILED): Transition(backing_off, do._forget_hedge, "R5"),
+        (backing_off, Step.ABANDONED): Transition(decided, do._abandon, "R8"),
+        #
+        (hedges_only, Step.HEDGE_TIMER_DUE): Transition(hedges_only, do._hedge, "R3"),
+        (hedges_only, Step.SUCCEEDED): Transition(decided, do._resolve, "R4"),
+        (hedges_only, Step.HEDGE_FAILED): Transition(hedges_only, do._forget_hedge, "R5"),
+        (hedges_only, Step.LAST_HEDGE_FAILED): Transition(decided, do._fail, "R6"),
+        (hedges_only, Step.ABANDONED): Transition(decided, do._abandon, "R8"),
+    }
+
+
+TRANSITIONS: Final = _table()

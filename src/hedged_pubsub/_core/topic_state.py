@@ -1,0 +1,186 @@
+"""What a publisher keeps of each topic: its bucket, its hedge delay, and what happened on it.
+
+Whoever owns the runs guards this. What would run a user's code, a log line or a recording, is put
+into ``calls``, to be called once no lock is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from hedged_pubsub._core.events import ORIGINAL, Fail, Failed
+from hedged_pubsub._core.hedge_delay import HedgeDelay, MeasuredDelay
+from hedged_pubsub._core.hedge_log import CannotHelp, HedgeEnded, HedgeOutcome
+from hedged_pubsub._core.hedge_warnings import HedgeWarnings
+from hedged_pubsub._core.histogram import bucket_of
+from hedged_pubsub._core.settings import HedgingSettings
+from hedged_pubsub._core.stats import Counters, HedgingStats
+from hedged_pubsub._core.token_bucket import TokenBucket
+
+if TYPE_CHECKING:
+    from hedged_pubsub._core.runs import Run
+
+# What a request can end with although the service stored its messages.
+_NOT_CERTAIN: Final = frozenset(
+    {"ABORTED", "CANCELLED", "DATA_LOSS", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "UNKNOWN"}
+)
+
+
+class Durations(Protocol):
+    """Takes what batches took to where it is exported."""
+
+    def add(self, topic: str, outcome: str, error: str, seconds: float) -> bool:
+        """Note the seconds from a batch's commit to its outcome; return whether to ``record``.
+
+        Nobody is called. The outcome is ``"original"`` or ``"hedge"``, whichever was answered
+        first, or ``"failed"``, with the kind of error.
+        """
+
+    def record(self) -> None:
+        """Record what was noted. Runs a user's code."""
+
+
+class TopicState(Counters):
+    """The bucket, the hedge delay and the numbers of one topic.
+
+    Attributes:
+        bucket: The topic's token bucket.
+        hedge_delay: Seconds; that of the topic's next batch.
+        calls: What is to be called soon, with no lock held.
+    """
+
+    __slots__ = (
+        "_durations",
+        "_hedged",
+        "_measured_delay",
+        "_name",
+        "_warnings",
+        "bucket",
+        "calls",
+        "hedge_delay",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        settings: HedgingSettings,
+        *,
+        hedged: bool,
+        durations: Durations | None,
+    ) -> None:
+        super().__init__()
+        self._name = name
+        self._hedged = hedged
+        self._durations = durations
+        self._warnings = HedgeWarnings(settings)
+        self.bucket = TokenBucket(settings.max_tokens, settings.refill_ratio)
+        delay = settings.hedge_delay
+        self._measured_delay = MeasuredDelay(delay) if isinstance(delay, HedgeDelay) else None
+        self.hedge_delay = settings.initial_hedge_delay
+        self.calls: list[Callable[[], object]] = []
+
+    @property
+    def tokens(self) -> float:
+        """Tokens left."""
+        return self.bucket.tokens if self._hedged else 0.0
+
+    def hedge_sent(self) -> None:
+        """Count a hedge that is being sent."""
+        self.hedges_sent += 1
+        self._warnings.sent()
+
+    def hedge_suppressed(self, now: float) -> None:
+        """Count a hedge for which there was no token."""
+        self.hedges_suppressed += 1
+        self._warn(self._warnings.suppressed(self.batches, now))
+
+    def attempt_failed(self, run: Run, event: Failed, now: float) -> None:
+        """Count the end of one attempt; the batch may go on."""
+        if _status_of(event.error) in _NOT_CERTAIN:
+            run.uncertain += 1
+        if event.attempt != ORIGINAL:
+            self._hedge_ended(run, event.attempt, "failed", now)
+
+    def batch_stored(self, run: Run, now: float) -> None:
+        """Count a batch that a request of it was answered for."""
+        seconds, original_latency = now - run.committed_at, run.original_latency
+        bucket = bucket_of(seconds)
+        self.result_latency.buckets[bucket] += 1
+        if original_latency == seconds:
+            self.original_latency.buckets[bucket] += 1
+        elif original_latency is not None:
+            self.original_latency.record(original_latency)
+        won = run.winner != ORIGINAL
+        if self._measured_delay is not None and original_latency is not None:
+            self._measured_delay.record(original_latency, lost=won)
+            self.hedge_delay = self._measured_delay.current
+        # A loser that was not sent yet is no duplicate.
+        self.possible_duplicates += run.uncertain + (ORIGINAL in run.losers)
+        if run.hedges_sent:
+            self.possible_duplicates += len(run.sent_at) - won
+            self.hedges_won += won
+            self._warn(self._warnings.decided(run.hedges_sent, won=won, now=now))
+            for attempt in tuple(run.sent_at):
+                self._hedge_ended(run, attempt, "won" if attempt == run.winner else "lost", now)
+        if self._durations is not None:
+            self._note_duration(self._durations, "hedge" if won else "original", "", seconds)
+
+    def batch_failed(self, run: Run, failure: Fail, now: float) -> None:
+        """Count a batch that was given up."""
+        self.batches_failed += 1
+        for attempt in tuple(run.sent_at):
+            self._hedge_ended(run, attempt, "cancelled", now)
+        if self._durations is not None:
+            seconds = now - run.committed_at
+            self._note_duration(self._durations, "failed", _kind_of(failure.error), seconds)
+
+    def _hedge_ended(self, run: Run, attempt: int, outcome: HedgeOutcome, now: float) -> None:
+        sent_at = run.sent_at.pop(attempt, None)
+        if sent_at is not None and run.is_logged:
+            line = HedgeEnded(
+                topic=self._name,
+                attempt=attempt,
+                delay=sent_at - run.committed_at,
+                outcome=outcome,
+                duration=now - sent_at,
+            )
+            self.calls.append(line.write)
+
+    def _warn(self, reason: str | None) -> None:
+        if reason is not None:
+            self.calls.append(CannotHelp(topic=self._name, reason=reason).write)
+
+    def _note_duration(
+        self, durations: Durations, outcome: str, error: str, seconds: float
+    ) -> None:
+        if durations.add(self._name, outcome, error, seconds):
+            self.calls.append(durations.record)
+
+
+def snapshot(topics: Mapping[str, TopicState], topic: str | None = None) -> HedgingStats:
+    """Return the numbers of one topic, all zero for an unknown one, or of all of them.
+
+    It needs no lock: to a counter it makes no difference which batch it just misses.
+    """
+    if topic is not None:
+        state = topics.get(topic)
+        return HedgingStats() if state is None else state.freeze(state.tokens)
+    counters = {name: state.copy() for name, state in topics.items()}
+    tokens = {name: state.tokens for name, state in topics.items()}
+    by_topic = {name: counters[name].freeze(tokens[name]) for name in topics}
+    total = Counters()
+    for one in counters.values():
+        total.add(one)
+    return total.freeze(sum(tokens.values()), by_topic)
+
+
+def _status_of(error: BaseException) -> str | None:
+    """Return the name of the gRPC status that a Google client's error stands for."""
+    name: str | None = getattr(getattr(error, "grpc_status_code", None), "name", None)
+    return name
+
+
+def _kind_of(error: BaseException) -> str:
+    """Return one of few words for an error: its status, or its class."""
+    return _status_of(error) or type(error).__qualname__

@@ -1,0 +1,82 @@
+"""What this package touches of the private parts of the official client and of api-core."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+from google.api_core import gapic_v1
+from google.api_core.retry import Retry, exponential_sleep_generator
+from google.api_core.retry_async import AsyncRetry
+from google.api_core.timeout import ConstantTimeout, TimeToDeadlineTimeout
+from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
+
+from hedged_pubsub.retry import AsyncTruncatedExponentialBackoff, TruncatedExponentialBackoff
+
+
+def backoffs(retry: Retry | AsyncRetry) -> Callable[[Exception], float]:
+    """Start one call: return a function from each error to the seconds that the retry waits."""
+    if isinstance(retry, (TruncatedExponentialBackoff, AsyncTruncatedExponentialBackoff)):
+        return retry.backoffs()
+    waits: Iterator[float] = exponential_sleep_generator(
+        retry._initial, retry._maximum, multiplier=retry._multiplier
+    )
+    return lambda _error: next(waits)
+
+
+def nominal_timeout(timeout: object) -> float | None:
+    """Return the seconds that an api-core timeout was made with, if with one number."""
+    # Asked for its timeout, a TimeToDeadlineTimeout would answer less: its clock has gone on.
+    if isinstance(timeout, (ConstantTimeout, TimeToDeadlineTimeout)):
+        return cast("float | None", timeout._timeout)
+    return None
+
+
+def publish_defaults(transport: PublisherTransport) -> tuple[Retry | AsyncRetry | None, object]:
+    """Return the retry and the timeout that the generated ``publish`` has by default."""
+    method: Any = transport._wrapped_methods[transport.publish]
+    return method._retry, method._timeout
+
+
+def call_arguments(transport: PublisherTransport, topic: str) -> Mapping[str, Any]:
+    """Return what the official client passes to the RPC: metadata and, if set, compression."""
+    # The client's own wrapper passes it to a function that returns it: so it is every release's.
+    method: Any = copy.copy(transport._wrapped_methods[transport.publish])
+    method._target = lambda _request, **arguments: arguments
+    method._start_span_fn = None  # newer releases can trace the call
+    routing = gapic_v1.routing_header.to_grpc_metadata((("topic", topic),))
+    arguments = method(None, retry=None, timeout=None, metadata=(routing,))
+    if inspect.iscoroutine(arguments):
+        # The asyncio client's. It has nothing to wait for, so one step brings the result.
+        try:
+            arguments.send(None)
+        except StopIteration as finished:
+            arguments = finished.value
+    return cast("Mapping[str, Any]", arguments)
+
+
+def is_plain_channel(channel: grpc.Channel | grpc.aio.Channel) -> bool:
+    """Tell whether no interceptor sits on a channel; what cannot be told counts as one."""
+    if type(channel) is grpc.aio._channel.Channel:
+        return not channel._unary_unary_interceptors
+    return type(channel) is grpc._channel.Channel
+
+
+def connect(channel: grpc.Channel) -> bool:
+    """Begin to connect a channel that is not connected, and tell whether it is."""
+    # The thread of ``Channel.subscribe`` would raise if the channel is closed meanwhile.
+    core: Any = channel
+    while core is not None and not hasattr(core, "check_connectivity_state"):
+        core = getattr(core, "_channel", None)  # of an interceptor's, and of the innermost
+    if core is None:  # it cannot be asked, and its first call connects it
+        return True
+    try:
+        state: int = core.check_connectivity_state(True)
+    except ValueError:  # it was closed
+        return False
+    ready: int = grpc.ChannelConnectivity.READY.value[0]
+    return state == ready

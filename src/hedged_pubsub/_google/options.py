@@ -1,0 +1,77 @@
+"""What both publishers check when they are made."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import Any, Final
+
+from google.cloud import pubsub_v1
+from google.cloud.pubsub_v1.publisher.exceptions import FlowControlLimitError
+from google.cloud.pubsub_v1.types import LimitExceededBehavior
+from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
+
+from hedged_pubsub._core.flow_control import FlowControl
+from hedged_pubsub._core.settings import HedgingSettings
+from hedged_pubsub._google.call_policy import CallPolicies
+from hedged_pubsub._google.official import publish_defaults
+
+DISABLE_VARIABLE: Final = "HEDGED_PUBSUB_DISABLE"
+"""Environment variable by which operators turn hedging off, without a release: ``1``."""
+
+
+def is_switched_off() -> bool:
+    """Tell whether the operators have turned hedging off."""
+    return os.environ.get(DISABLE_VARIABLE, "").strip().lower() in {"1", "true", "yes", "on"}
+
+
+def check_hedging_settings(settings: object) -> None:
+    """Raise TypeError unless ``settings`` is a HedgingSettings or None."""
+    if settings is not None and not isinstance(settings, HedgingSettings):
+        wanted = "a HedgingSettings, or None to turn hedging off"
+        raise TypeError(f"hedging_settings must be {wanted}; got {settings!r}")
+
+
+def refuse_ordering(options: object, remedy: str) -> None:
+    """Raise ValueError if ordering is enabled; the official client refuses other types."""
+    if getattr(options, "enable_message_ordering", False):
+        raise ValueError(
+            "enable_message_ordering=True and hedging exclude each other, because a hedge can "
+            f"be stored before an earlier message: {remedy}"
+        )
+
+
+def refuse_transport(transport: object, wanted: type, remedy: str) -> None:
+    """Raise ValueError if hedging cannot cancel the calls of a transport, its class or its name."""
+    kind: Any = transport
+    if isinstance(transport, str):
+        kind = pubsub_v1.PublisherClient.get_transport_class(transport)  # or KeyError
+    if kind is None or isinstance(kind, wanted):
+        return
+    if issubclass(kind, wanted) if inspect.isclass(kind) else callable(kind):
+        return  # what a function returns is checked once it was called
+    raise ValueError(
+        f"transport={transport!r} has no gRPC calls that can be cancelled, which hedging needs: "
+        f"use {remedy}"
+    )
+
+
+def flow_control(settings: pubsub_v1.types.PublishFlowControl) -> FlowControl:
+    """Return the flow control that the publisher options ask for; by default without limits."""
+    if settings.limit_exceeded_behavior == LimitExceededBehavior.IGNORE:
+        return FlowControl()
+    refuses = settings.limit_exceeded_behavior == LimitExceededBehavior.ERROR
+    limits = (settings.message_limit, settings.byte_limit)
+    return FlowControl(*limits, refuses=refuses, refusal=FlowControlLimitError)
+
+
+def call_policies(
+    transport: PublisherTransport,
+    options: pubsub_v1.types.PublisherOptions,
+    hedging: HedgingSettings | None,
+    *,
+    asynchronous: bool = False,
+) -> CallPolicies:
+    """Return the retry and the timeout that the publisher options say, or the client's own."""
+    delay = None if hedging is None else hedging.initial_hedge_delay
+    return CallPolicies(options, publish_defaults(transport), delay, asynchronous=asynchronous)

@@ -1,0 +1,178 @@
+"""The publish requests of one publisher, and the connections that they are sent on.
+
+``connections`` has the rules. Here is what follows from them for gRPC's channels.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Generic, TypeVar
+
+from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
+
+from hedged_pubsub._core import log
+from hedged_pubsub._core.connections import FIRST_PAUSE, Connection, Connections, Todo
+from hedged_pubsub._core.events import ORIGINAL
+from hedged_pubsub._google.batch import PublishBatch
+from hedged_pubsub._google.channels import MakeChannel
+from hedged_pubsub._google.method import PublishMethod
+
+M = TypeVar("M", bound=PublishMethod)
+
+
+class PublishRpc(abc.ABC, Generic[M]):
+    """The publish requests of one publisher.
+
+    ``make_channel`` makes a channel with a connection of its own, for hedges. ``lock`` guards which
+    connections there are; nothing is called while it is held.
+    """
+
+    method_class: ClassVar[type[PublishMethod]]
+
+    def __init__(
+        self,
+        transport: PublisherTransport,
+        make_channel: MakeChannel | None,
+        *,
+        lock: AbstractContextManager[Any],
+        clock: Callable[[], float],
+        with_telemetry: bool = True,
+    ) -> None:
+        self._transport = transport
+        self._make_channel = make_channel
+        self._lock = lock
+        self._clock = clock
+        self._with_telemetry = with_telemetry
+        self._method = self._method_on(None)
+        self.is_plain = self._method.is_plain
+        self._connections = Connections(self._method, can_open=make_channel is not None)
+
+    def _method_on(self, channel: Any) -> M:
+        make: Any = self.method_class
+        method: M = make(self._transport, channel, with_telemetry=self._with_telemetry)
+        return method
+
+    def commit(self, batch: PublishBatch) -> None:
+        """Make the request of a batch, which all its attempts share, and start the RPC's span."""
+        if batch.tracing is not None:
+            batch.tracing.start()
+        batch.request = self._method.prepare(batch.serialize())
+
+    def begin(
+        self, batch: PublishBatch, attempt: int, timeout: float | None
+    ) -> tuple[Connection[M], float | None]:
+        """Return an attempt's connection, and its timeout in seconds; call ``started`` next."""
+        if attempt == ORIGINAL:
+            timeout = batch.next_timeout()
+        elif batch.tracing is not None:
+            batch.tracing.hedged(attempt)
+        if self._clock() >= self._connections.check_at:
+            self._begin_check()
+        connection = self._connections.of(attempt)
+        if connection.own:
+            with self._lock:
+                connection = self._connections.of(attempt)
+                connection.starting += 1  # so that it is not closed before ``started``
+        if attempt == ORIGINAL:
+            batch.connection = connection
+        else:
+            batch.hedges_connection = connection
+        return connection, timeout
+
+    def started(self, connection: Connection[M], call: object) -> None:
+        """Take note of a request that was started on an own connection; ``None`` for an error."""
+        if call is not None:
+            connection.in_flight.add(call)
+        with self._lock:
+            connection.starting -= 1
+
+    def ended(self, call: object) -> None:
+        """Take note that a request has ended, or was cancelled."""
+        if self._connections.own and self._connections.ended(call):
+            self._close_drained()
+
+    def stored(self, batch: PublishBatch, attempt: int) -> None:
+        """Take note of the attempt whose answer decided a batch."""
+        loser, winner = batch.connection, batch.hedges_connection
+        if attempt == ORIGINAL:
+            if loser is not None:
+                loser.answered()
+        elif loser is not None and winner is not None:
+            with self._lock:
+                must_open = self._connections.lost(loser, winner, self._clock())
+            if must_open:
+                self._soon(self._replace)
+
+    def _begin_check(self) -> None:
+        with self._lock:
+            todo = self._connections.begin_check()
+        if todo is Todo.OPEN:
+            self._soon(self._open)
+        elif todo is Todo.CONNECT:
+            self._later(0, self._check)
+
+    def _replace(self) -> None:
+        self._open()
+        text = "a connection answers nothing any more; publishing goes on on another one"
+        log.write(logging.WARNING, text)
+
+    def _open(self) -> None:
+        self._close_drained()
+        with self._lock:
+            may_open = self._connections.may_open(self._clock())
+        if not may_open or self._make_channel is None:
+            return
+        try:
+            channel = self._open_channel(self._make_channel)
+            method = self._method_on(channel)
+        except Exception as error:  # noqa: BLE001 - a transport may be the user's
+            with self._lock:
+                self._connections.use_clients()
+            text = "no second connection can be opened; hedges share the first one"
+            log.write(logging.ERROR, text, error=error)
+            return
+        with self._lock:
+            is_wanted = self._connections.opened(method)
+        if is_wanted:
+            self._later(0, self._check)
+        else:
+            self._close_channel(channel)
+
+    def _check(self, pause: float = FIRST_PAUSE) -> None:
+        """Connect the newest connection unless it is connected, and check again in time."""
+        connection = self._connections.newest
+        if connection is None:  # closed
+            return
+        is_ready = self._connect(connection.method.channel)
+        with self._lock:
+            again = self._connections.checked(is_ready=is_ready, pause=pause, now=self._clock())
+        if again:
+            self._later(pause, self._check, 2 * pause)
+
+    def _close_drained(self) -> None:
+        with self._lock:
+            drained = self._connections.drained()
+        for connection in drained:
+            self._close_channel(connection.method.channel)
+
+    def _open_channel(self, make_channel: MakeChannel) -> Any:
+        return make_channel()
+
+    @abc.abstractmethod
+    def _soon(self, function: Callable[[], object]) -> None:
+        """Call something that takes a millisecond or two and may run a user's code."""
+
+    @abc.abstractmethod
+    def _later(self, seconds: float, function: Callable[..., object], *args: Any) -> None:
+        """Call something that takes no time."""
+
+    @abc.abstractmethod
+    def _connect(self, channel: Any) -> bool:
+        """Begin to connect a channel that is not connected, and tell whether it is."""
+
+    @abc.abstractmethod
+    def _close_channel(self, channel: Any) -> None:
+        """Close a channel soon."""

@@ -1,0 +1,3 @@
+"""Fixtures for tests of the command."""
+
+from tests.system.cli.command import run as run
