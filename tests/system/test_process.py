@@ -257,7 +257,8 @@ def test_prefork_server(server: PubSubServer) -> None:
                 for request in range(5):
                     publisher.publish(topic, b"worker %d request %d" % (number, request))
                 os.write(tell, b"1")
-                signal.pause()
+                while True:  # signal.pause() would miss a signal that came just before it
+                    time.sleep(0.01)
             children.append(child)
         unused.publish(topic, b"parent").result(timeout=10)
         for _ in children:
