@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from hedged_pubsub.cli.arguments import FROZEN_CONNECTION, DemoOptions
 from hedged_pubsub.cli.clients import (
+    CLIENTS,
     LATENCY,
     ONE_MESSAGE,
     PATIENCE,
@@ -75,7 +76,7 @@ def run_demo(options: DemoOptions) -> None:
             tell = lambda ended: progress.update(bars[client], completed=ended)  # noqa: E731
             return _measure(client, server, options, frozen, tell)
 
-        runs = Pair(Client.OFFICIAL, Client.HEDGED).map(measure)
+        runs = CLIENTS.map(measure)
     report = stalls_report(runs) if frozen is None else frozen_report(frozen, runs)
     report.show(as_json=options.json)
     note_lateness(runs.official.lateness + runs.hedged.lateness)

@@ -13,7 +13,8 @@ from hedged_pubsub.cli.demo import FrozenRun
 from hedged_pubsub.cli.measures import Pair
 
 RUN = FrozenRun(publishes=4, rate=2.0, frozen_from=2, grace=1.0, hedge_delay=0.2)
-ANSWERS = Pair((0.01, 0.02, None, None), (0.01, 0.02, 0.21, 0.01))
+ANSWERS = Pair(official=(0.01, 0.02, None, None), hedged=(0.01, 0.02, 0.21, 0.01))
+NO_ANSWERS = Pair(official=(None,) * 4, hedged=(None,) * 4)
 SPEED = {"official_per_second": 1000.0, "hedged_per_second": 5500.0}
 RATES = [
     {"target": target, "size": 100, "batch": batch, **SPEED}
@@ -26,7 +27,8 @@ TAIL = {"case": "1 % stall for 2 s", "hedge_delay": 0.1, **TIMES}
 
 def draw_demo(path: Path) -> None:
     """Draw two publishes."""
-    plots.draw_demo(path, Pair([0.005, 2.0], [0.005, 0.105]), 0.25, "two publishes")
+    latencies = Pair(official=[0.005, 2.0], hedged=[0.005, 0.105])
+    plots.draw_demo(path, latencies, 0.25, "two publishes")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def draw_demo(path: Path) -> None:
             "|PublisherClient: no answer within 1 s of the last publish|hedge delay (0.2 s)",
         ),
         # Nothing is as high as no answer.
-        (lambda path: plots.draw_frozen(path, RUN, Pair((None,) * 4, (None,) * 4)), "no answer"),
+        (lambda path: plots.draw_frozen(path, RUN, NO_ANSWERS), "no answer"),
         (
             lambda path: plots.draw_throughput(path, RATES),
             "emulator|server|official, 100 bytes|hedged, 100 bytes|messages per second",

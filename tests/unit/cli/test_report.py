@@ -28,7 +28,7 @@ def report(hedged: Sequence[float] = HEDGED, suppressed: int = 0, duplicates: in
     """Return a report of 1,000 publishes with ten stalls."""
     counts = {"hedges_sent": 12, "hedges_won": 9, "hedges_suppressed": suppressed}
     run = client_run(hedged, 1011, **counts, duplicates=duplicates)
-    return stalls_report(Pair(client_run(PLAIN[::-1], 1000), run))
+    return stalls_report(Pair(official=client_run(PLAIN[::-1], 1000), hedged=run))
 
 
 def test_json_and_table_of_stalls(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +108,7 @@ def test_the_time_line_holds_every_message_and_breaks_at_the_freeze(publishes: i
     frozen_from = int(0.3 * publishes)
     run = FrozenRun(publishes=publishes, rate=10, frozen_from=frozen_from, grace=1, hedge_delay=0.2)
     plain = [0.01] * frozen_from + [None] * (publishes - frozen_from)
-    periods = timeline(run, Pair(plain, [0.02] * publishes))
+    periods = timeline(run, Pair(official=plain, hedged=[0.02] * publishes))
     for key, count in (("sent", publishes), ("plain_answered", frozen_from)):
         assert sum(period[key] for period in periods) == count
     assert sum(period["hedged_answered"] for period in periods) == publishes
@@ -118,8 +118,9 @@ def test_the_time_line_holds_every_message_and_breaks_at_the_freeze(publishes: i
 
 def test_the_report_on_a_frozen_connection(capsys: pytest.CaptureFixture[str]) -> None:
     """A reader and a program get the same numbers."""
-    runs = Pair(client_run(UNANSWERED, 0, connections=1), client_run(RECOVERED, 0, connections=3))
-    found = frozen_report(RUN, runs)
+    plain = client_run(UNANSWERED, 0, connections=1)
+    hedged = client_run(RECOVERED, 0, connections=3)
+    found = frozen_report(RUN, Pair(official=plain, hedged=hedged))
     found.show(as_json=True)
     data = json.loads(capsys.readouterr().out)
     assert list(data) == ["run", "plain", "hedged", "timeline"]

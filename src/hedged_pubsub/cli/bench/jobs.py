@@ -61,7 +61,7 @@ class MeasuringProcess:
     """A context manager that runs jobs in a process of its own, which ends with it."""
 
     def __init__(self) -> None:
-        self._child = Child(_Runner, timeout=_JOB_PATIENCE, quiet=False)
+        self._child = Child(object, timeout=_JOB_PATIENCE, quiet=False)
 
     def __enter__(self) -> MeasuringProcess:
         """Return this."""
@@ -74,24 +74,21 @@ class MeasuringProcess:
     def run(self, job: Callable[[], Result]) -> Result:
         """Run a job and return its result; raise MeasurementError if it failed or did not end."""
         try:
-            return cast("Result", self._child.call(_Runner.run, job))
+            return cast("Result", self._child.call(_run, job))
         except RuntimeError as error:
             raise MeasurementError(
                 f"the process of {job} has died, or took more than {_JOB_PATIENCE:g} s: {error}"
             ) from error
 
 
-class _Runner:
-    """What the new process holds."""
-
-    def run(self, job: Callable[[], object]) -> object:
-        gc.collect()
-        try:
-            return job()
-        except Exception:  # noqa: BLE001 - whatever it is, the other process reports it
-            failure = traceback.format_exc().strip()
-        # Not chained: the original error might not survive the way to the other process.
-        raise MeasurementError(f"{job} failed: {failure}")
+def _run(_: object, job: Callable[[], Result]) -> Result:
+    gc.collect()
+    try:
+        return job()
+    except Exception:  # noqa: BLE001 - whatever it is, the other process reports it
+        failure = traceback.format_exc().strip()
+    # Not chained: the original error might not survive the way to the other process.
+    raise MeasurementError(f"{job} failed: {failure}")
 
 
 def batch_settings(batch: int) -> pubsub_v1.types.BatchSettings:

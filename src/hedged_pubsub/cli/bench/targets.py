@@ -23,7 +23,7 @@ from hedged_pubsub.testing.emulator import (
 _PATIENCE: Final = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """A server that runs; only ours tells what it got."""
 
@@ -57,13 +57,13 @@ def running_target(name: str) -> Iterator[Target]:
     """Run a server until the block ends, or use the one that runs at ``host:port``."""
     if name == SERVER:
         with PubSubServer(process=True) as server:
-            yield Target(name, server.address, server)
+            yield Target(name=name, address=server.address, server=server)
     elif name == EMULATOR:
         try:
             java, jar = find_emulator()
         except EmulatorNotInstalledError as error:
             raise RefusedError(f"no emulator: {error}") from error
         with running_emulator(java, jar) as address:
-            yield Target(name, address)
+            yield Target(name=name, address=address)
     else:
-        yield Target(name, name)
+        yield Target(name=name, address=name)

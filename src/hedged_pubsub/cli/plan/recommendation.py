@@ -34,7 +34,7 @@ _BURSTS: Final = 0.5
 _ENOUGH_SLOW: Final = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """Predictions by delay and rising ratio; the best of them if it beats no hedging, and why."""
 

@@ -4,9 +4,8 @@ What decides is what decides in production: an `AttemptEngine` for each batch, t
 the measured delay. Originals arrive on an open-loop schedule and take what was recorded, in that
 order; each hedge takes an independent draw from all that was recorded.
 
-A batch that is answered before its hedge timer is due only refills the bucket and needs no engine.
-With a fixed delay it needs no event either: how many refills came before a timer is a matter of
-counting. That is why a million take seconds; a test compares it with a replay of every batch.
+A batch that is answered before its hedge timer is due only refills the bucket: it needs no engine
+and no event. That is why a million take seconds; a test compares it with a replay of every batch.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ import heapq
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import Any, Final
 
 from hedged_pubsub._core.engine import AttemptEngine
@@ -33,7 +31,7 @@ from hedged_pubsub._core.events import (
     Suppressed,
     Woke,
 )
-from hedged_pubsub._core.hedge_delay import HedgeDelay, MeasuredDelay
+from hedged_pubsub._core.hedge_delay import MIN_HEDGE_DELAY, HedgeDelay, MeasuredDelay
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.token_bucket import TokenBucket
 from hedged_pubsub.cli.measures import nearest_rank
@@ -47,10 +45,10 @@ _HEDGE_TIMED_OUT: Final = TimeoutError("the hedge took longer than it may")
 _STRIDE: Final = 7919
 
 # What happens at one and the same time happens in this order: an answer spares the timer.
-_UNHEDGED, _ANSWERED, _TIMED_OUT, _TIMER = range(4)
+_ANSWERED, _TIMED_OUT, _TIMER = range(3)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Latencies(Sequence[float]):
     """Latencies in rising order: the first of ``fast``, which predictions share, and ``slow``."""
 
@@ -76,12 +74,10 @@ class Trace:
 
     def __init__(self, latencies: Sequence[float], *, rate: float, seed: int) -> None:
         self.latencies = latencies
-        self.recorded = Latencies(sorted(latencies), len(latencies), ())
+        self.recorded = Latencies(fast=sorted(latencies), fast_count=len(latencies), slow=())
         self.rate = rate
-        ends = [number / rate + latency for number, latency in enumerate(latencies)]
-        by_end = sorted(range(len(ends)), key=ends.__getitem__)
-        self._ends = [ends[number] for number in by_end]
-        self._latencies_by_end = [latencies[number] for number in by_end]
+        ends = (number / rate + latency for number, latency in enumerate(latencies))
+        self.by_end = sorted(zip(ends, range(len(latencies)), strict=True))
         self._draws = list(latencies)
         random.Random(seed).shuffle(self._draws)  # noqa: S311 - no secret
 
@@ -97,12 +93,8 @@ class Trace:
         """Return the numbers of the requests that take longer than ``delay`` seconds."""
         return [number for number, latency in enumerate(self.latencies) if latency > delay]
 
-    def ends_of_others(self, delay: float) -> list[float]:
-        """Return when those end that do not, in rising order."""
-        return list(compress(self._ends, [latency <= delay for latency in self._latencies_by_end]))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
     """What a setting would have done: hedges, sent or suppressed, are per batch."""
 
@@ -132,41 +124,38 @@ class _Replay:
             self._bucket.refill()
         self._engines: dict[int, AttemptEngine] = {}
         self._events: list[tuple[float, int, int, int]] = []
-        # When batches without an event ended, and how many of these refills are made.
-        self._ends: list[float] = []
-        self._refilled = 0
-        self._fast: list[float] = []
-        self._slow: list[float] = []
+        self._hedged: dict[int, float] = {}  # latencies by number, once they are known
+        self._ended = 0  # how many of the trace's ends have passed
         self._hedges = 0
         self._suppressed = 0
 
     def run(self) -> Prediction:
         trace = self._trace
-        numbers: Iterable[int] = range(len(trace))
-        if self._measured is None:
-            numbers = trace.slower_than(self._delay)
-            self._ends = trace.ends_of_others(self._delay)
-        for number in numbers:
+        for number in trace.slower_than(MIN_HEDGE_DELAY):  # no delay is shorter
             now = number / trace.rate
             self._advance(now)
-            self._commit(number, now)
+            if trace.latencies[number] > self._delay:
+                self._commit(number, now)
         self._advance(math.inf)
-        count = len(trace) - len(self._slow)
+        hedged, count = self._hedged, len(trace)
+        latencies = Latencies(
+            fast=trace.recorded.fast,
+            fast_count=count - len(hedged),
+            slow=sorted(hedged.values()),
+        )
+        if self._measured is not None:  # a fast one may have taken longer than a hedged one
+            every = sorted(hedged.get(number, one) for number, one in enumerate(trace.latencies))
+            latencies = Latencies(fast=every, fast_count=count, slow=())
         return Prediction(
             settings=self._settings,
-            latencies=Latencies(trace.recorded.fast, count, sorted(self._slow))
-            if self._measured is None
-            else Latencies((), 0, sorted(self._fast + self._slow)),
-            slower=len(self._slow) / len(trace),
-            extra_requests=self._hedges / len(trace),
-            suppressed=self._suppressed / len(trace),
+            latencies=latencies,
+            slower=len(hedged) / count,
+            extra_requests=self._hedges / count,
+            suppressed=self._suppressed / count,
         )
 
     def _commit(self, number: int, now: float) -> None:
-        latency = self._trace.latencies[number]
-        if latency <= self._delay:
-            heapq.heappush(self._events, (now + latency, _UNHEDGED, number, ORIGINAL))
-            return
+        self._hedged[number] = math.nan
         engine = self._engines[number] = AttemptEngine(
             hedge_delay=self._delay, bucket=self._bucket, total_timeout=_TOTAL_TIMEOUT
         )
@@ -175,20 +164,13 @@ class _Replay:
 
     def _advance(self, until: float) -> None:
         """Let happen what happens until then."""
-        events, engines = self._events, self._engines
-        while events and events[0][0] <= until:
-            now, kind, number, attempt = heapq.heappop(events)
-            if kind == _UNHEDGED:
-                latency = self._trace.latencies[number]
-                self._fast.append(latency)
-                self._bucket.refill()
-                self._measure(latency)
-                continue
-            engine = engines.get(number)
+        while self._events and self._events[0][0] <= until:
+            now, kind, number, attempt = heapq.heappop(self._events)
+            self._end_unhedged(now)
+            engine = self._engines.get(number)
             if engine is None:
                 continue  # decided: a loser's answer, a timer that is not needed any more
             if kind == _TIMER:
-                self._refill(now)
                 self._tell(number, engine, Woke(), now)
                 self._set_timer(number, engine)
             elif kind == _TIMED_OUT:
@@ -196,16 +178,18 @@ class _Replay:
             else:
                 event = Succeeded(attempt) if attempt else ORIGINAL_SUCCEEDED
                 self._tell(number, engine, event, now)
+        self._end_unhedged(until)
 
-    def _refill(self, now: float) -> None:
-        """Make the refills of the batches without an event that ended until now."""
-        end = bisect_right(self._ends, now, self._refilled)
-        bucket = self._bucket
-        missing = (self._settings.max_tokens - bucket.tokens) / self._settings.refill_ratio
-        # A full bucket takes no more: then the rest need not be made.
-        for _ in range(min(end - self._refilled, math.ceil(missing) + 1)):
-            bucket.refill()
-        self._refilled = end
+    def _end_unhedged(self, now: float) -> None:
+        """Count what was answered in time until now, before what else happens at that time."""
+        by_end, start, bucket = self._trace.by_end, self._ended, self._bucket
+        self._ended = bisect_right(by_end, (now, math.inf), start)
+        if self._measured is None and bucket.tokens == self._settings.max_tokens:
+            return  # it takes no more
+        for _, number in by_end[start : self._ended]:
+            if number not in self._hedged:
+                bucket.refill()
+                self._measure(self._trace.latencies[number])
 
     def _set_timer(self, number: int, engine: AttemptEngine) -> None:
         if (due := engine.next_wakeup) is not None:
@@ -221,7 +205,7 @@ class _Replay:
                 self._measure(engine.original_latency, lost=command.attempt != ORIGINAL)
                 del self._engines[number]
                 hedged = now - number / self._trace.rate
-                self._slow.append(hedged if command.attempt else self._trace.latencies[number])
+                self._hedged[number] = hedged if command.attempt else self._trace.latencies[number]
 
     def _measure(self, original_latency: float | None, *, lost: bool = False) -> None:
         if self._measured is not None and original_latency is not None:
