@@ -106,8 +106,8 @@ def results() -> dict[str, list[Row]]:
     }
     with ThreadPoolExecutor() as threads:
         futures = {name: threads.submit(job) for name, job in jobs.items()}
-    assert len(ticks) == 8
     measured = {name: [future.result()] for name, future in futures.items()}
+    assert len(ticks) == 8
     return {"throughput": [RATES], "latency": [], **measured}
 
 

@@ -67,10 +67,7 @@ def test_a_figure_says_what_was_drawn(
     assert set(words.split("|")) <= drawn
 
 
-@pytest.mark.parametrize(
-    ("name", "magic"), [("a.png", b"\x89PNG"), ("a.PDF", b"%PDF"), ("a.svg", b"<?xml")]
-)
-def test_the_suffix_names_the_format(tmp_path: Path, name: str, magic: bytes) -> None:
-    """Each accepted suffix gives a file of that format, in capitals too."""
-    draw_demo(tmp_path / name)
-    assert (tmp_path / name).read_bytes().startswith(magic)
+def test_the_suffix_names_the_format(tmp_path: Path) -> None:
+    """In capitals too; other tests have SVG, and PNG."""
+    draw_demo(tmp_path / "a.PDF")
+    assert (tmp_path / "a.PDF").read_bytes().startswith(b"%PDF")

@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from hedged_pubsub import HedgeDelay, HedgingSettings
-from hedged_pubsub.cli.bench.jobs import TAIL_HEDGING, MeasuringProcess, tail
+from hedged_pubsub.cli.bench.jobs import MeasuringProcess, tail
 from hedged_pubsub.cli.clients import Client
 from hedged_pubsub.cli.measures import nearest_rank
 from hedged_pubsub.cli.plan.recommendation import make_plan, predict_all
@@ -82,21 +83,20 @@ def test_a_figure_that_cannot_be_written(run: Run, recorded: Path, tmp_path: Pat
     """The plan is printed all the same; then it is one line and exit code 1."""
     target = tmp_path / "full.png"
     target.symlink_to("/dev/full")
-    done = run("plan", recorded, "--json", "--plot", target)
+    done = run("plan", recorded, "--json", "--plot", target, "--hedge-delays", 1)
     assert done.code == 1
     assert json.loads(done.out)["samples"] == 20_000
     assert str(target) in done.err.splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_a_million_requests_take_seconds(run: Run, tmp_path: Path) -> None:
-    """Reading and recommending are far within half a minute: a third of that here."""
-    path = write_requests(tmp_path / "million.csv", 1_000_000)
-    start = time.monotonic()
+def test_many_requests_take_seconds(run: Run, tmp_path: Path) -> None:
+    """Half a minute of CPU time at most; here a quarter of them, in a quarter of the time."""
+    path = write_requests(tmp_path / "many.csv", 250_000)
+    start = time.process_time()
     done = run("plan", path, "--json")
-    seconds = time.monotonic() - start
+    assert time.process_time() - start < 7.5
     assert done.data()["recommended"]["hedge_delay_s"] == 0.1
-    assert seconds < 30
 
 
 # --- What it shows of two slow requests in a thousand: two delays fixed, one measured.
@@ -161,14 +161,13 @@ def test_the_figure_says_what_was_drawn(tmp_path: Path) -> None:
 
 # --- Beside what is measured.
 
-_PUBLISHES = 3_000
-_RATE = 200.0
+_PUBLISHES, _RATE = 3_000, 400.0
 # Far above what a busy machine adds to a request of some milliseconds.
-_DELAY = 0.4
+_HEDGING = HedgingSettings(0.4, refill_ratio=0.02)
 _LATE = 0.02
 
 
-def _measure(client: Client, hedging: HedgingSettings = TAIL_HEDGING) -> tuple[list[float], int]:
+def _measure(client: Client) -> tuple[list[float], int]:
     """Publish the schedule; return what each publish took, and the requests.
 
     Time by which this machine was late to publish is not the requests'. If it was very late, it
@@ -177,7 +176,7 @@ def _measure(client: Client, hedging: HedgingSettings = TAIL_HEDGING) -> tuple[l
     script = FaultScript(
         latency=LogNormal(median=0.005, sigma=0.4), faults=[Stall(2.0, probability=0.01)], seed=10
     )
-    how: dict[str, Any] = {"publishes": _PUBLISHES, "rate": _RATE, "hedging": hedging}
+    how: dict[str, Any] = {"publishes": _PUBLISHES, "rate": _RATE, "hedging": _HEDGING}
     for _ in range(2):
         with MeasuringProcess() as process:
             run = process.run(partial(tail, client=client, script=script, **how))
@@ -190,16 +189,17 @@ def _measure(client: Client, hedging: HedgingSettings = TAIL_HEDGING) -> tuple[l
 @pytest.mark.slow
 def test_the_prediction_is_what_is_then_measured(run: Run, tmp_path: Path) -> None:
     """On a recorded trace with 1 % at 2 s: the p99.9 within 10 %, and the extra requests."""
-    recorded, requests = _measure(Client.OFFICIAL)
-    assert requests == _PUBLISHES
+    with ThreadPoolExecutor() as threads:
+        (recorded, plain), (measured, requests) = threads.map(_measure, Client)
+    assert plain == _PUBLISHES
     path = tmp_path / "recorded.jsonl"
     path.write_text("".join(f'{{"latency_s": {value:.6f}}}\n' for value in recorded))
-    done = run("plan", path, "--json", "--rate", _RATE, "--hedge-delays", f"{_DELAY},1")
+    delays = f"{_HEDGING.hedge_delay},1"
+    done = run("plan", path, "--json", "--rate", _RATE, "--hedge-delays", delays)
     recommended = done.data()["recommended"]
-    assert recommended["hedge_delay_s"] == _DELAY
+    assert recommended["hedge_delay_s"] == _HEDGING.hedge_delay
+    assert recommended["refill_ratio"] == _HEDGING.refill_ratio
 
-    settings = HedgingSettings(_DELAY, refill_ratio=recommended["refill_ratio"])
-    measured, requests = _measure(Client.HEDGED, settings)
     p99_9 = nearest_rank(sorted(measured), 9_990)
     assert recommended["p99_9_ms"] == pytest.approx(1000 * p99_9, rel=0.1)
     extra = recommended["extra_requests_pct"] / 100 * _PUBLISHES

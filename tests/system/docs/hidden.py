@@ -125,7 +125,7 @@ PARSED_ONLY: Final = {
 """
 
 SHORTER: Final = {
-    "demo": ("--publishes", "200", "--rate", "200", "--stall", "0.5", "--max-tokens", "10"),
+    "demo": ("--publishes", "200", "--rate", "400", "--stall", "0.5", "--max-tokens", "10"),
 }
 """What is put after the options of a command that would take long: of two, the last one counts. A
 small bucket is filled sooner."""
