@@ -21,7 +21,6 @@ from typing import Any, Final
 from hedged_pubsub._core.engine import AttemptEngine
 from hedged_pubsub._core.events import (
     ORIGINAL,
-    ORIGINAL_SUCCEEDED,
     Committed,
     Event,
     Failed,
@@ -123,61 +122,44 @@ class _Replay:
         while self._bucket.tokens < settings.max_tokens:
             self._bucket.refill()
         self._engines: dict[int, AttemptEngine] = {}
-        self._events: list[tuple[float, int, int, int]] = []
+        # When, which of those at one time comes first, the number of the batch and the attempt.
+        self._events: list[tuple[float, int, int, int, Event]] = []
         self._hedged: dict[int, float] = {}  # latencies by number, once they are known
         self._ended = 0  # how many of the trace's ends have passed
         self._hedges = 0
         self._suppressed = 0
 
     def run(self) -> Prediction:
-        trace = self._trace
+        trace, hedged, count = self._trace, self._hedged, len(self._trace)
         for number in trace.slower_than(MIN_HEDGE_DELAY):  # no delay is shorter
             now = number / trace.rate
             self._advance(now)
             if trace.latencies[number] > self._delay:
-                self._commit(number, now)
+                hedged[number] = math.nan
+                self._engines[number] = AttemptEngine(
+                    hedge_delay=self._delay, bucket=self._bucket, total_timeout=_TOTAL_TIMEOUT
+                )
+                self._tell(number, Committed(), now)
         self._advance(math.inf)
-        hedged, count = self._hedged, len(trace)
-        latencies = Latencies(
-            fast=trace.recorded.fast,
-            fast_count=count - len(hedged),
-            slow=sorted(hedged.values()),
-        )
-        if self._measured is not None:  # a fast one may have taken longer than a hedged one
-            every = sorted(hedged.get(number, one) for number, one in enumerate(trace.latencies))
-            latencies = Latencies(fast=every, fast_count=count, slow=())
+        if self._measured is None:
+            fast, fast_count, slow = trace.recorded.fast, count - len(hedged), hedged.values()
+        else:  # a fast one may have taken longer than a hedged one
+            every = (hedged.get(number, one) for number, one in enumerate(trace.latencies))
+            fast, fast_count, slow = sorted(every), count, {}.values()
         return Prediction(
             settings=self._settings,
-            latencies=latencies,
+            latencies=Latencies(fast=fast, fast_count=fast_count, slow=sorted(slow)),
             slower=len(hedged) / count,
             extra_requests=self._hedges / count,
             suppressed=self._suppressed / count,
         )
 
-    def _commit(self, number: int, now: float) -> None:
-        self._hedged[number] = math.nan
-        engine = self._engines[number] = AttemptEngine(
-            hedge_delay=self._delay, bucket=self._bucket, total_timeout=_TOTAL_TIMEOUT
-        )
-        self._tell(number, engine, Committed(), now)
-        self._set_timer(number, engine)
-
     def _advance(self, until: float) -> None:
         """Let happen what happens until then."""
         while self._events and self._events[0][0] <= until:
-            now, kind, number, attempt = heapq.heappop(self._events)
+            now, _, number, _, event = heapq.heappop(self._events)
             self._end_unhedged(now)
-            engine = self._engines.get(number)
-            if engine is None:
-                continue  # decided: a loser's answer, a timer that is not needed any more
-            if kind == _TIMER:
-                self._tell(number, engine, Woke(), now)
-                self._set_timer(number, engine)
-            elif kind == _TIMED_OUT:
-                self._tell(number, engine, Failed(attempt, _HEDGE_TIMED_OUT), now)
-            else:
-                event = Succeeded(attempt) if attempt else ORIGINAL_SUCCEEDED
-                self._tell(number, engine, event, now)
+            self._tell(number, event, now)
         self._end_unhedged(until)
 
     def _end_unhedged(self, now: float) -> None:
@@ -191,11 +173,10 @@ class _Replay:
                 bucket.refill()
                 self._measure(self._trace.latencies[number])
 
-    def _set_timer(self, number: int, engine: AttemptEngine) -> None:
-        if (due := engine.next_wakeup) is not None:
-            heapq.heappush(self._events, (due, _TIMER, number, ORIGINAL))
-
-    def _tell(self, number: int, engine: AttemptEngine, event: Event, now: float) -> None:
+    def _tell(self, number: int, event: Event, now: float) -> None:
+        engine = self._engines.get(number)
+        if engine is None:
+            return  # decided: a loser's answer, a timer that is not needed any more
         for command in engine.handle(event, now):
             if isinstance(command, Start):
                 self._start(number, command, now)
@@ -206,6 +187,8 @@ class _Replay:
                 del self._engines[number]
                 hedged = now - number / self._trace.rate
                 self._hedged[number] = hedged if command.attempt else self._trace.latencies[number]
+        if isinstance(event, (Committed, Woke)) and (due := engine.next_wakeup) is not None:
+            heapq.heappush(self._events, (due, _TIMER, number, ORIGINAL, Woke()))
 
     def _measure(self, original_latency: float | None, *, lost: bool = False) -> None:
         if self._measured is not None and original_latency is not None:
@@ -213,10 +196,12 @@ class _Replay:
             self._delay = self._measured.current
 
     def _start(self, number: int, command: Start, now: float) -> None:
-        latency, kind = self._trace.latencies[number], _ANSWERED
+        attempt, latency, kind = command.attempt, self._trace.latencies[number], _ANSWERED
+        event: Event = Succeeded(attempt)
         if command.timeout is not None:
             self._hedges += 1
-            latency = self._trace.hedge_latency(number, command.attempt)
+            latency = self._trace.hedge_latency(number, attempt)
             if latency > command.timeout:
-                latency, kind = command.timeout, _TIMED_OUT
-        heapq.heappush(self._events, (now + latency, kind, number, command.attempt))
+                event, latency = Failed(attempt, _HEDGE_TIMED_OUT), command.timeout
+                kind = _TIMED_OUT
+        heapq.heappush(self._events, (now + latency, kind, number, attempt, event))
