@@ -19,7 +19,7 @@ import grpc
 from google.pubsub_v1 import types
 
 from hedged_pubsub.cli.bench.jobs import Rate, throughput, window
-from hedged_pubsub.cli.bench.targets import running_target
+from hedged_pubsub.cli.bench.scenarios import running_target
 from hedged_pubsub.cli.clients import Client
 
 

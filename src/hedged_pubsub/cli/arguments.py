@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -24,7 +25,6 @@ from hedged_pubsub.cli.values import (
     PLOT_SUFFIXES,
     SERVER,
     TARGET,
-    WORKLOAD,
     WORKLOADS,
     Value,
     listed,
@@ -52,12 +52,14 @@ _RATIO: Final = number(settings.MIN_REFILL_RATIO, settings.MAX_REFILL_RATIO)
 _SHARE: Final = number(0, 1)
 _SEED_NUMBER: Final = number(0, 2**63 - 1, whole=True)
 _SEED_NUMBER.bounds = "0 or above"
+_DRAW_SEED: Final = partial(random.SystemRandom().randrange, 2**32)
 _PUBLISHES: Final = number(1, 1_000_000, whole=True)
 _REPEATS: Final = number(1, 100, whole=True)
 _SECONDS: Final = number(0, 60, above=True)
 _PLAN_RATE: Final = number(0, 100_000, above=True)
 _PORT: Final = number(0, 65_535, whole=True)
 _PERCENTILE: Final = Value(lambda text: HedgeDelay.percentile(float(text)))
+_WORKLOADS: Final = listed(click.Choice(WORKLOADS))
 _FAULT: Final = click.Choice([STALLS, FROZEN_CONNECTION])
 _MALFORMED: Final = click.Choice(["refuse", "skip"])
 
@@ -169,7 +171,7 @@ class BenchOptions:
     }
 
     targets: tuple[str, ...] | None = _option("LIST", listed(TARGET), _TARGETS, shown=_FIRST_TWO)
-    workloads: tuple[str, ...] = _option("LIST", listed(WORKLOAD), "what to measure", WORKLOADS)
+    workloads: tuple[str, ...] = _option("LIST", _WORKLOADS, "what to measure", WORKLOADS)
     batches: tuple[int, ...] = _option("LIST", _BATCHES, "messages a batch", shown=_ALL_BATCHES)
     sizes: tuple[int, ...] = _option("LIST", _SIZES, "bytes a message", shown="100, 10000")
     repeats: int = _option("N", _REPEATS, "pairs of measurements", shown="5")
@@ -225,10 +227,6 @@ class PlanOptions:
         return Reading(column=self.column, unit=self.unit, skip_malformed=skip, seed=self.seed)
 
 
-def _draw_seed() -> int:
-    return random.SystemRandom().randrange(2**32)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServeOptions:
     """What ``hedged-pubsub serve`` was asked to do."""
@@ -248,7 +246,7 @@ class ServeOptions:
     latency: float = _option("SECONDS", number(0, 10), "time each publish request takes", 0)
     stall_rate: float = _option("SHARE", _SHARE, _STALLS, 0)
     stall: float = _option(*_STALL_OPTION)
-    seed: int = _option("N", _SEED_NUMBER, _SEEDS, _draw_seed, "another one each time")
+    seed: int = _option("N", _SEED_NUMBER, _SEEDS, _DRAW_SEED, "another one each time")
 
 
 Options = DemoOptions | BenchOptions | PlanOptions | ServeOptions

@@ -10,8 +10,7 @@ from hedged_pubsub.cli.arguments import BenchOptions
 from hedged_pubsub.cli.bench import scenarios
 from hedged_pubsub.cli.bench.jobs import BATCH_SETTINGS, MeasuringProcess, fits
 from hedged_pubsub.cli.bench.results import Results, check_page, make_report, this_setup, write_page
-from hedged_pubsub.cli.bench.scenarios import Row, Tick
-from hedged_pubsub.cli.bench.targets import running_target
+from hedged_pubsub.cli.bench.scenarios import Row, Tick, running_target
 from hedged_pubsub.cli.clients import Client
 from hedged_pubsub.cli.report import Report, check_hedging_is_on, progress_bars, save
 from hedged_pubsub.cli.values import EMULATOR, SERVER

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from hedged_pubsub._core.hedge_delay import HedgeDelay
 from hedged_pubsub.cli.arguments import PlanOptions
@@ -51,13 +51,11 @@ def run_plan(options: PlanOptions) -> None:
 
 
 def _read(options: PlanOptions) -> Samples:
-    source = None if options.source == Path("-") else options.source
-    opened: AbstractContextManager[BinaryIO] = (
-        nullcontext(sys.stdin.buffer) if source is None else source.open("rb")
-    )
+    is_piped = options.source == Path("-")
+    source = sys.stdin.fileno() if is_piped else options.source
     advance: Callable[..., object] | None = None
-    with opened as stream, ExitStack() as stack:
-        size = None if source is None else os.fstat(stream.fileno()).st_size or None
+    with open(source, "rb", closefd=not is_piped) as stream, ExitStack() as stack:
+        size = os.fstat(stream.fileno()).st_size or None  # a pipe has none
 
         def on_progress() -> None:
             nonlocal advance
