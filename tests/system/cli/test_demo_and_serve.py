@@ -8,7 +8,6 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,42 +109,25 @@ def test_the_installed_script_is_the_same_command() -> None:
 
 # --- The server in the foreground.
 
-TOPIC = "projects/test/topics/orders"
-Serve = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def serve(command: Command, monkeypatch: pytest.MonkeyPatch) -> Serve:
-    """Starts ``serve`` at a free port and does what the line it prints says."""
-
-    def start(*options: str) -> subprocess.Popen[str]:
-        process = command.start("serve", "--port", "0", *options)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        found = re.fullmatch(r"export PUBSUB_EMULATOR_HOST=(127\.0\.0\.1:\d+)\n", line)
-        assert found, line
-        monkeypatch.setenv("PUBSUB_EMULATOR_HOST", found[1])
-        return process
-
-    return start
-
 
 @pytest.mark.parametrize(
-    ("options", "ending", "seconds"),
-    [
-        ("--stall-rate 1 --stall 0.3 --seed 3", signal.SIGINT, 0.3),
-        ("--latency 0.3", signal.SIGTERM, 0.3),
-    ],
+    ("options", "ending"),
+    [("--stall-rate 1 --stall 0.3 --seed 3", signal.SIGINT), ("--latency 0.3", signal.SIGTERM)],
 )
 def test_serves_the_official_client_until_a_signal(
-    serve: Serve, options: str, ending: signal.Signals, seconds: float
+    command: Command, monkeypatch: pytest.MonkeyPatch, options: str, ending: signal.Signals
 ) -> None:
     """Topics appear when they are published to, faults on demand; the end says what was served."""
-    process = serve(*options.split())
+    process = command.start("serve", "--port", "0", *options.split())
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.fullmatch(r"export PUBSUB_EMULATOR_HOST=(127\.0\.0\.1:\d+)\n", line)
+    assert found, line
+    monkeypatch.setenv("PUBSUB_EMULATOR_HOST", found[1])
     with pubsub_v1.PublisherClient() as client:
         start = time.monotonic()
-        assert client.publish(TOPIC, b"one").result(timeout=10)
-    assert time.monotonic() - start >= seconds
+        assert client.publish("projects/test/topics/orders", b"one").result(timeout=10)
+    assert time.monotonic() - start >= 0.3
     process.send_signal(ending)
     out, err = process.communicate(timeout=10)
     assert (process.returncode, out) == (0, "")

@@ -108,15 +108,6 @@ orders = [b"one order", b"another order"]
 """By page: the first line of a block, and the code that is run before that block, for what a
 reader has already: an order to publish, a client of another API."""
 
-NOT_RUN: Final = {
-    "README.md": {
-        "python3 -m venv .venv && .venv/bin/pip install -q 'nox[uv]' && .venv/bin/nox": (
-            "it runs the tests, of which this is one; .ci/run runs it"
-        ),
-    },
-}
-"""By page: the first line of a block that is not run, and the reason."""
-
 PARSED_ONLY: Final = {
     "bench": "takes minutes; tests/system/cli/test_bench.py runs a small one",
     "frozen-connection": "takes ten seconds, in which the official client waits in vain",

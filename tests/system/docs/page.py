@@ -11,7 +11,7 @@ with what the ones before it have left, as a reader types them in. By language:
 * ``json`` is read.
 * MyST's directives are for Sphinx; a file that one shows is an example with a test.
 
-A block in another language is an error, unless `hidden` lists it as one that is not run.
+A block in another language is an error.
 """
 
 from __future__ import annotations
@@ -66,7 +66,6 @@ class Page:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._setup = dict(hidden.SETUP.get(page_name(path), {}))
-        self._not_run = dict(hidden.NOT_RUN.get(page_name(path), {}))
         self._names: dict[str, Any] = {"__name__": "__main__"}
         self._loop = asyncio.new_event_loop()
         self._servers: list[subprocess.Popen[str]] = []
@@ -97,14 +96,12 @@ class Page:
             self._loop.close()
         if any(server.returncode for server in self._servers):
             raise PageError(f"hedged-pubsub serve: {errors}")
-        if unused := {*self._setup, *self._not_run}:
-            raise PageError(f"{page_name(self._path)} has no blocks that begin: {unused}")
+        if self._setup:
+            raise PageError(f"{page_name(self._path)} has no blocks that begin: {set(self._setup)}")
 
     def _run(self, block: Block) -> None:
         # By its first line that is not empty a block is known.
         first_line = next(filter(str.strip, block.code.splitlines()), "")
-        if self._not_run.pop(first_line, None) is not None:
-            return
         where = f"{page_name(self._path)}:{block.line}"
         if setup := self._setup.pop(first_line, None):
             self._execute(setup, f"<set-up of {where}>", line=1)
@@ -187,8 +184,8 @@ class Page:
                 for argument in arguments:
                     if not argument.startswith("-"):
                         _check_requirement(argument)
-            case ["python3", "-m", "venv", *_]:
-                pass
+            case ["python3", "-m", "venv", *_] | ["nox"]:
+                pass  # nox runs the tests, of which this is one; .ci/run runs it
             case ["hedged-pubsub", "serve", *arguments]:
                 return self._serve(arguments)
             case ["hedged-pubsub", *arguments]:
