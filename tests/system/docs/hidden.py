@@ -14,33 +14,26 @@ data = b"a new order"
 
 # A service that fails once before it answers.
 _MODEL_ARMOR = """
+import google.cloud.modelarmor_v1 as armor
 import grpc
-from google.cloud.modelarmor_v1 import (
-    DataItem,
-    ModelArmorAsyncClient,
-    ModelArmorClient,
-    SanitizeUserPromptRequest,
-)
 from google.cloud.modelarmor_v1.services.model_armor import transports
 
 from examples.retry_model_armor import start_server
 
-
 async def connect():
-    channel = grpc.aio.insecure_channel(address)
-    return ModelArmorAsyncClient(
-        transport=transports.ModelArmorGrpcAsyncIOTransport(channel=channel)
+    transport = transports.ModelArmorGrpcAsyncIOTransport(
+        channel=grpc.aio.insecure_channel(address)
     )
-
+    return armor.ModelArmorAsyncClient(transport=transport)
 
 server, address = start_server()
-client = ModelArmorClient(
+client = armor.ModelArmorClient(
     transport=transports.ModelArmorGrpcTransport(channel=grpc.insecure_channel(address))
 )
 async_client = await connect()
-request = SanitizeUserPromptRequest(
+request = armor.SanitizeUserPromptRequest(
     name="projects/test/locations/here/templates/strict",
-    user_prompt_data=DataItem(text="Hello"),
+    user_prompt_data=armor.DataItem(text="Hello"),
 )
 """
 
