@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from hedged_pubsub._core.hedge_delay import HedgeDelay
 from hedged_pubsub.cli.arguments import PlanOptions
-from hedged_pubsub.cli.measures import PERCENTILES, milliseconds
+from hedged_pubsub.cli.measures import PERCENTILES, milliseconds, nearest_rank
 from hedged_pubsub.cli.plan.reading import read_samples
 from hedged_pubsub.cli.plan.recommendation import (
     Plan,
@@ -24,7 +24,7 @@ from hedged_pubsub.cli.plan.recommendation import (
     short_milliseconds,
 )
 from hedged_pubsub.cli.plan.samples import InputError, Samples
-from hedged_pubsub.cli.plan.simulation import Latencies, Prediction, Trace
+from hedged_pubsub.cli.plan.simulation import Prediction, Trace
 from hedged_pubsub.cli.report import RefusedError, Report, Table, progress_bars, save
 
 _PERCENTILES: Final = ("p50", "p90", "p95", "p99", "p99.9", "p99.99")
@@ -138,5 +138,5 @@ def _table_rows(predictions: Sequence[Prediction]) -> Iterator[Sequence[str]]:
         )
 
 
-def _cells(latencies: Latencies) -> list[str]:
-    return [short_milliseconds(latencies.percentile(PERCENTILES[name])) for name in _PERCENTILES]
+def _cells(latencies: Sequence[float]) -> list[str]:
+    return [short_milliseconds(nearest_rank(latencies, PERCENTILES[name])) for name in _PERCENTILES]

@@ -16,7 +16,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from hedged_pubsub._core.engine import AttemptEngine
 from hedged_pubsub._core.events import (
@@ -33,7 +33,6 @@ from hedged_pubsub._core.events import (
 from hedged_pubsub._core.hedge_delay import MIN_HEDGE_DELAY, HedgeDelay, MeasuredDelay
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.token_bucket import TokenBucket
-from hedged_pubsub.cli.measures import nearest_rank
 
 # The official client's retry timeout, after which a batch gets no more hedges.
 _TOTAL_TIMEOUT: Final = 600.0
@@ -47,36 +46,16 @@ _STRIDE: Final = 7919
 _ANSWERED, _TIMED_OUT, _TIMER = range(3)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Latencies(Sequence[float]):
-    """Latencies in rising order: the first of ``fast``, which predictions share, and ``slow``."""
-
-    fast: Sequence[float]
-    fast_count: int
-    slow: Sequence[float]
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return self.fast_count + len(self.slow)
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return the one at an index from 0."""
-        return self.fast[index] if index < self.fast_count else self.slow[index - self.fast_count]
-
-    def percentile(self, parts: int) -> float:
-        """Return a percentile by nearest rank, in ten-thousandths."""
-        return nearest_rank(self, parts)
-
-
 class Trace:
     """Recorded requests as an open-loop load of ``rate`` a second; the seed is for the hedges."""
 
     def __init__(self, latencies: Sequence[float], *, rate: float, seed: int) -> None:
         self.latencies = latencies
-        self.recorded = Latencies(fast=sorted(latencies), fast_count=len(latencies), slow=())
+        self.recorded = sorted(latencies)
         self.rate = rate
-        ends = (number / rate + latency for number, latency in enumerate(latencies))
-        self.by_end = sorted(zip(ends, range(len(latencies)), strict=True))
+        ends = [number / rate + latency for number, latency in enumerate(latencies)]
+        self.by_end = sorted(range(len(ends)), key=ends.__getitem__)
+        self.ends = sorted(ends)
         self._draws = list(latencies)
         random.Random(seed).shuffle(self._draws)  # noqa: S311 - no secret
 
@@ -98,7 +77,7 @@ class Prediction:
     """What a setting would have done: hedges, sent or suppressed, are per batch."""
 
     settings: HedgingSettings
-    latencies: Latencies
+    latencies: Sequence[float]  # in rising order
     slower: float  # share of the batches that were not answered before the first hedge was due
     extra_requests: float
     suppressed: float
@@ -141,14 +120,12 @@ class _Replay:
                 )
                 self._tell(number, Committed(), now)
         self._advance(math.inf)
-        if self._measured is None:
-            fast, fast_count, slow = trace.recorded.fast, count - len(hedged), hedged.values()
-        else:  # a fast one may have taken longer than a hedged one
-            every = (hedged.get(number, one) for number, one in enumerate(trace.latencies))
-            fast, fast_count, slow = sorted(every), count, {}.values()
+        latencies = trace.recorded[: count - len(hedged)] + sorted(hedged.values())
+        if self._measured is not None:  # a fast one may have taken longer than a hedged one
+            latencies = sorted(hedged.get(n, latency) for n, latency in enumerate(trace.latencies))
         return Prediction(
             settings=self._settings,
-            latencies=Latencies(fast=fast, fast_count=fast_count, slow=sorted(slow)),
+            latencies=latencies,
             slower=len(hedged) / count,
             extra_requests=self._hedges / count,
             suppressed=self._suppressed / count,
@@ -164,11 +141,11 @@ class _Replay:
 
     def _end_unhedged(self, now: float) -> None:
         """Count what was answered in time until now, before what else happens at that time."""
-        by_end, start, bucket = self._trace.by_end, self._ended, self._bucket
-        self._ended = bisect_right(by_end, (now, math.inf), start)
+        start, bucket = self._ended, self._bucket
+        self._ended = bisect_right(self._trace.ends, now, start)
         if self._measured is None and bucket.tokens == self._settings.max_tokens:
             return  # it takes no more
-        for _, number in by_end[start : self._ended]:
+        for number in self._trace.by_end[start : self._ended]:
             if number not in self._hedged:
                 bucket.refill()
                 self._measure(self._trace.latencies[number])
