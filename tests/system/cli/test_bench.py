@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -81,14 +80,12 @@ def results() -> dict[str, list[Row]]:
     script = FaultScript(latency=Fixed(0.002), faults=[Stall(0.8, calls=(30,))])
     ticks: list[int] = []
     tick = partial(ticks.append, 1)
-    jobs: dict[str, Callable[[], Row]] = {
-        "held": partial(scenarios.measure_held, messages=30, batch=1, tick=tick),
-        "endurance": partial(scenarios.measure_endurance, batches=100, tick=tick),
-        "tails": partial(scenarios.measure_tail, "one", script, publishes=60, rate=200, tick=tick),
-    }
     with ThreadPoolExecutor() as threads:
-        futures = {name: threads.submit(job) for name, job in jobs.items()}
-    measured = {name: [future.result()] for name, future in futures.items()}
+        held = threads.submit(scenarios.measure_held, messages=30, batch=1, tick=tick)
+        grown = threads.submit(scenarios.measure_endurance, batches=100, tick=tick)
+        job = partial(scenarios.measure_tail, "one", script, publishes=60, rate=200)
+        tail = threads.submit(job, tick=tick)
+    measured = {"held": [held.result()], "endurance": [grown.result()], "tails": [tail.result()]}
     assert len(ticks) == 8
     return {"throughput": [RATES], "latency": [], **measured}
 

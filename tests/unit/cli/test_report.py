@@ -214,14 +214,10 @@ def test_a_late_schedule_is_noted(
 
 NO_ANSWERS = Pair(official=(None,) * 10, hedged=(None,) * 10)
 LATENCIES = Pair(official=[0.005, 2.0], hedged=[0.005, 0.105])
-SPEED = {"official_per_second": 1000.0, "hedged_per_second": 5500.0}
-RATES = [
-    {"target": target, "size": 100, "batch": batch, **SPEED}
-    for target in ("emulator", "server")
-    for batch in (1, 10)
-]
+SPEED = {"size": 100, "official_per_second": 1000.0, "hedged_per_second": 5500.0}
+RATES = [{**SPEED, "target": one, "batch": n} for one in ("emulator", "server") for n in (1, 10)]
 TIMES = {"official": (0.005, 2.0), "hedged": (0.005, 0.105), "best": (0.005, 0.104)}
-TAIL = {"case": "1 % stall for 2 s", "hedge_delay": 0.1, **TIMES}
+TAIL = {"case": "1 % stall", "hedge_delay": 0.1, **TIMES}
 NO_PLAN = make_plan(TRACE, (), budget=0.05, in_order=True)
 
 
@@ -247,11 +243,7 @@ NO_PLAN = make_plan(TRACE, (), budget=0.05, in_order=True)
             (RATES,),
             "emulator|server|official, 100 bytes|hedged, 100 bytes|messages per second",
         ),
-        (
-            plots.draw_tails,
-            ([TAIL] * 3,),
-            "official|hedged|best possible|hedge delay|1 % stall for 2 s",
-        ),
+        (plots.draw_tails, ([TAIL] * 3,), "official|hedged|best possible|hedge delay|1 % stall"),
         (
             partial(plots.draw_plan, budget=0.05),
             (TRACE, PLAN),
