@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from google.cloud import pubsub_v1
 
@@ -38,8 +38,6 @@ Row = Mapping[str, Any]
 T = TypeVar("T")
 Tick = Callable[[], None]
 
-_CREATE_TIMEOUT: Final = 30.0
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
@@ -54,7 +52,7 @@ class Target:
         path = f"projects/bench/topics/bench-{uuid.uuid4().hex}"
         use_server(self.address)
         client = pubsub_v1.PublisherClient()
-        client.create_topic(name=path, timeout=_CREATE_TIMEOUT)
+        client.create_topic(name=path, timeout=30)
         client.transport.close()
         return path
 
