@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,7 @@ def test_jobs_run_in_one_process_that_is_not_this_one() -> None:
             process.run(partial(os.stat, "on purpose"))
         assert process.run(os.getpid) == first != os.getpid()
         with pytest.raises(MeasurementError, match="died"):
-            process.run(partial(os._exit, 1))
+            process.run(partial(os.kill, first, signal.SIGTERM))
 
 
 @linux_only
