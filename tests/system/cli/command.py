@@ -127,4 +127,4 @@ def interrupt(process: subprocess.Popen[str], signum: int = signal.SIGINT) -> No
     code = 130 if signum == signal.SIGINT else -signum
     assert (process.returncode, out) == (code, ""), err
     assert not re.search("Traceback|Error", err)
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), timeout=30)

@@ -133,7 +133,6 @@ def test_the_prediction_is_what_is_then_measured(run: Run, tmp_path: Path) -> No
     recommended = done.data()["recommended"]
     assert recommended["hedge_delay_s"] == _HEDGING.hedge_delay
     assert recommended["refill_ratio"] == _HEDGING.refill_ratio
-
     p99_9 = nearest_rank(sorted(measured), 9_990)
     assert recommended["p99_9_ms"] == pytest.approx(1000 * p99_9, rel=0.1)
     extra = recommended["extra_requests_pct"] / 100 * _PUBLISHES
