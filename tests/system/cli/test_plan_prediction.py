@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hedged_pubsub import HedgeDelay, HedgingSettings
@@ -50,6 +50,9 @@ def compared(trace: Trace, hedging: HedgingSettings) -> tuple[Prediction, list[B
     return prediction, batches
 
 
+_TIGHT = HedgingSettings(1.0, max_tokens=1, refill_ratio=0.1)
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     latencies=st.lists(LATENCY, min_size=1, max_size=60),
@@ -62,6 +65,8 @@ def compared(trace: Trace, hedging: HedgingSettings) -> tuple[Prediction, list[B
     ),
     seed=st.integers(0, 3),
 )
+# One that takes no time is sent when the timer of another one is due.
+@example(latencies=[2.0, *[0.06] * 8, 2.0, 0.0], rate=1.0, hedging=_TIGHT, seed=0)
 def test_leaving_out_fast_batches_changes_nothing(
     latencies: list[float], rate: float, hedging: HedgingSettings, seed: int
 ) -> None:

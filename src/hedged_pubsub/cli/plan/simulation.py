@@ -54,6 +54,9 @@ class Trace:
         self.recorded = sorted(latencies)
         self.rate = rate
         ends = [number / rate + latency for number, latency in enumerate(latencies)]
+        for number, latency in enumerate(latencies):
+            if not latency:  # it ends after what else is due when it is sent
+                ends[number] = math.nextafter(ends[number], math.inf)
         self.by_end = sorted(range(len(ends)), key=ends.__getitem__)
         self.ends = sorted(ends)
         self._draws = list(latencies)
