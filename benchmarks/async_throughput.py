@@ -26,7 +26,7 @@ from google.pubsub_v1 import PublisherAsyncClient, PubsubMessage
 
 from hedged_pubsub import AsyncHedgedPublisher, HedgingSettings, HedgingStats
 from hedged_pubsub.cli.bench.jobs import MeasuringProcess, Rate, batch_settings, throughput
-from hedged_pubsub.cli.bench.targets import running_target
+from hedged_pubsub.cli.bench.scenarios import running_target
 from hedged_pubsub.cli.clients import LATENCY, Client, use_server
 from hedged_pubsub.cli.measures import PERCENTILES, nearest_rank, ratios
 from hedged_pubsub.testing import FaultScript, PubSubServer, Stall

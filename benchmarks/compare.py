@@ -31,7 +31,7 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from hedged_pubsub._google.options import is_switched_off
-from hedged_pubsub.cli.bench.targets import Target, running_target
+from hedged_pubsub.cli.bench.scenarios import Target, running_target
 from hedged_pubsub.cli.report import CommandError, MeasurementError
 from hedged_pubsub.cli.values import Value, listed
 from hedged_pubsub.cli.values import number as number_in

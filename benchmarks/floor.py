@@ -12,61 +12,47 @@ import argparse
 import collections
 import statistics
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from google.pubsub_v1 import types
 
 from hedged_pubsub.cli.bench.jobs import Rate, throughput, window
-from hedged_pubsub.cli.bench.targets import running_target
+from hedged_pubsub.cli.bench.scenarios import running_target
 from hedged_pubsub.cli.clients import Client
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FloorJob:
+def bare(*, address: str, topic: str, batch: int, size: int, seconds: float) -> Rate:
     """Send requests that are serialized already, with nothing around them, for ``seconds``."""
-
-    address: str
-    topic: str
-    batch: int
-    size: int
-    seconds: float
-
-    def run(self) -> Rate:
-        """Measure."""
-        messages = [types.PubsubMessage(data=b"x" * self.size)] * self.batch
-        request = types.PublishRequest.serialize(
-            types.PublishRequest(topic=self.topic, messages=messages)
+    messages = [types.PubsubMessage(data=b"x" * size)] * batch
+    request = types.PublishRequest.serialize(types.PublishRequest(topic=topic, messages=messages))
+    with grpc.insecure_channel(address) as channel:
+        publish = channel.unary_unary(
+            "/google.pubsub.v1.Publisher/Publish",
+            response_deserializer=types.PublishResponse.pb().FromString,
         )
-        with grpc.insecure_channel(self.address) as channel:
-            publish = channel.unary_unary(
-                "/google.pubsub.v1.Publisher/Publish",
-                response_deserializer=types.PublishResponse.pb().FromString,
-            )
-            in_flight: collections.deque[Any] = collections.deque()
-            self._send(publish, request, self.seconds / 4, in_flight)
-            cpu, start = time.process_time(), time.perf_counter()
-            calls = self._send(publish, request, self.seconds, in_flight)
-            return Rate(
-                per_second=calls * self.batch / (time.perf_counter() - start),
-                cpu=(time.process_time() - cpu) / calls / self.batch,
-            )
+        in_flight: collections.deque[Any] = collections.deque()
 
-    def _send(
-        self, publish: Any, request: bytes, seconds: float, in_flight: collections.deque[Any]
-    ) -> int:
-        calls = 0
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            in_flight.append(publish.future(request, 60.0))
-            calls += 1
-            if len(in_flight) > window(self.batch):
-                for _ in range(window(self.batch) // 2):
-                    in_flight.popleft().result()
-        while in_flight:
-            in_flight.popleft().result()
-        return calls
+        def send(seconds: float) -> int:
+            calls = 0
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                in_flight.append(publish.future(request, 60.0))
+                calls += 1
+                if len(in_flight) > window(batch):
+                    for _ in range(window(batch) // 2):
+                        in_flight.popleft().result()
+            while in_flight:
+                in_flight.popleft().result()
+            return calls
+
+        send(seconds / 4)
+        cpu, start = time.process_time(), time.perf_counter()
+        calls = send(seconds)
+        return Rate(
+            per_second=calls * batch / (time.perf_counter() - start),
+            cpu=(time.process_time() - cpu) / calls / batch,
+        )
 
 
 def main() -> None:
@@ -85,7 +71,7 @@ def main() -> None:
             common |= {"size": arguments.size, "seconds": arguments.seconds}
             floor, hedged = [], []
             for _ in range(arguments.repeats):
-                floor.append(FloorJob(**common).run())
+                floor.append(bare(**common))
                 hedged.append(throughput(client=Client.HEDGED, **common))
                 target.clear()
             of_floor, of_hedged = (

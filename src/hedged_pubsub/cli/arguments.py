@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -24,7 +25,6 @@ from hedged_pubsub.cli.values import (
     PLOT_SUFFIXES,
     SERVER,
     TARGET,
-    WORKLOAD,
     WORKLOADS,
     Value,
     listed,
@@ -34,9 +34,6 @@ from hedged_pubsub.cli.values import (
 STALLS: Final = "stalls"
 FROZEN_CONNECTION: Final = "frozen-connection"
 
-# The official client needs about 1.1 ms of CPU for a publish request of its own; far above this
-# rate the demo could only show how long its own queue is.
-_RATE: Final = number(0, 5_000, above=True)
 # Half the official client's RPC timeout of 60 s: a stall must not turn into a retry, which would
 # be a second comparison in the same table.
 _STALL_SECONDS: Final = number(0, 30, above=True)
@@ -52,13 +49,12 @@ _RATIO: Final = number(settings.MIN_REFILL_RATIO, settings.MAX_REFILL_RATIO)
 _SHARE: Final = number(0, 1)
 _SEED_NUMBER: Final = number(0, 2**63 - 1, whole=True)
 _SEED_NUMBER.bounds = "0 or above"
+_DRAW_SEED: Final = partial(random.SystemRandom().randrange, 2**32)
 _PUBLISHES: Final = number(1, 1_000_000, whole=True)
-_REPEATS: Final = number(1, 100, whole=True)
-_SECONDS: Final = number(0, 60, above=True)
 _PLAN_RATE: Final = number(0, 100_000, above=True)
 _PORT: Final = number(0, 65_535, whole=True)
 _PERCENTILE: Final = Value(lambda text: HedgeDelay.percentile(float(text)))
-_FAULT: Final = click.Choice([STALLS, FROZEN_CONNECTION])
+_WORKLOADS: Final = listed(click.Choice(WORKLOADS))
 _MALFORMED: Final = click.Choice(["refuse", "skip"])
 
 _STALLS: Final = "share of publish requests that stall"
@@ -129,9 +125,11 @@ class DemoOptions:
         "json": "Output",
     }
 
-    fault: str = _option("", _FAULT, "what goes wrong", STALLS)
+    fault: str = _option("", click.Choice([STALLS, FROZEN_CONNECTION]), "what goes wrong", STALLS)
     publishes: int = _option("N", _PUBLISHES, "messages each client publishes", shown=_COUNTS)
-    rate: float = _option("N", _RATE, "publishes per second", shown=_RATES)
+    # The official client needs about 1.1 ms of CPU for a publish request of its own; far above this
+    # rate the demo could only show how long its own queue is.
+    rate: float = _option("N", number(0, 5_000, above=True), "publishes per second", shown=_RATES)
     stall_rate: float = _option("SHARE", _SHARE, _STALLS, _STALL_RATE)
     stall: float = _option(*_STALL_OPTION)
     seed: int = _option(*_SEED)
@@ -169,11 +167,11 @@ class BenchOptions:
     }
 
     targets: tuple[str, ...] | None = _option("LIST", listed(TARGET), _TARGETS, shown=_FIRST_TWO)
-    workloads: tuple[str, ...] = _option("LIST", listed(WORKLOAD), "what to measure", WORKLOADS)
+    workloads: tuple[str, ...] = _option("LIST", _WORKLOADS, "what to measure", WORKLOADS)
     batches: tuple[int, ...] = _option("LIST", _BATCHES, "messages a batch", shown=_ALL_BATCHES)
     sizes: tuple[int, ...] = _option("LIST", _SIZES, "bytes a message", shown="100, 10000")
-    repeats: int = _option("N", _REPEATS, "pairs of measurements", shown="5")
-    seconds: float = _option("SECONDS", _SECONDS, _MEASUREMENT, shown="1")
+    repeats: int = _option("N", number(1, 100, whole=True), "pairs of measurements", shown="5")
+    seconds: float = _option("SECONDS", number(0, 60, above=True), _MEASUREMENT, shown="1")
     quick: bool = _option("", None, "less of everything, to see that it works")
     seed: int = _option(*_SEED)
     json: bool = _option(*_JSON)
@@ -225,10 +223,6 @@ class PlanOptions:
         return Reading(column=self.column, unit=self.unit, skip_malformed=skip, seed=self.seed)
 
 
-def _draw_seed() -> int:
-    return random.SystemRandom().randrange(2**32)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServeOptions:
     """What ``hedged-pubsub serve`` was asked to do."""
@@ -248,7 +242,7 @@ class ServeOptions:
     latency: float = _option("SECONDS", number(0, 10), "time each publish request takes", 0)
     stall_rate: float = _option("SHARE", _SHARE, _STALLS, 0)
     stall: float = _option(*_STALL_OPTION)
-    seed: int = _option("N", _SEED_NUMBER, _SEEDS, _draw_seed, "another one each time")
+    seed: int = _option("N", _SEED_NUMBER, _SEEDS, _DRAW_SEED, "another one each time")
 
 
 Options = DemoOptions | BenchOptions | PlanOptions | ServeOptions

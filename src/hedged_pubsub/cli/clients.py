@@ -9,7 +9,6 @@ import math
 import os
 import queue
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from typing import Final
 from google.cloud import pubsub_v1
 
 from hedged_pubsub import HedgedPublisher, HedgingSettings
+from hedged_pubsub.cli.measures import Pair
 from hedged_pubsub.cli.report import MeasurementError
 from hedged_pubsub.testing import FaultScript, LogNormal, PubSubServer
 
@@ -50,6 +50,9 @@ class Client(enum.Enum):
 
     OFFICIAL = "PublisherClient"
     HEDGED = "HedgedPublisher"
+
+
+CLIENTS: Final = Pair(official=Client.OFFICIAL, hedged=Client.HEDGED)
 
 
 @contextmanager
@@ -166,13 +169,13 @@ def _hedges(made: pubsub_v1.PublisherClient) -> dict[str, int]:
 
 def warm_up(publish: Publish, count: int, *, timeout: float) -> None:
     """Publish so many messages, a few at a time; raise MeasurementError if one fails or is late."""
-    in_flight: deque[Future[str]] = deque()
-    for number in range(count):
-        if len(in_flight) == _WARM_UP_IN_FLIGHT:
-            _check(in_flight.popleft(), timeout)
-        in_flight.append(publish(number))
-    while in_flight:
-        _check(in_flight.popleft(), timeout)
+    for start in range(0, count, _WARM_UP_IN_FLIGHT):
+        numbers = range(start, min(start + _WARM_UP_IN_FLIGHT, count))
+        futures = [publish(number) for number in numbers]
+        if concurrent.futures.wait(futures, timeout).not_done:
+            raise MeasurementError(f"a publish did not end within {timeout:g} s; {_BUSY}")
+        for error in filter(None, (future.exception() for future in futures)):
+            raise MeasurementError(_FAILED.format(error)) from error
 
 
 def run_open_loop(
@@ -228,12 +231,3 @@ def run_open_loop(
         latencies[number] = end - (start + number / rate)
         on_progress(count + 1 + ended.qsize())
     return latencies, lateness
-
-
-def _check(future: Future[str], timeout: float) -> None:
-    try:
-        error = future.exception(timeout)
-    except concurrent.futures.TimeoutError:
-        raise MeasurementError(f"a publish did not end within {timeout:g} s; {_BUSY}") from None
-    if error is not None:
-        raise MeasurementError(_FAILED.format(error)) from error

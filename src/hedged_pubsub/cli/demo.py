@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from hedged_pubsub.cli.arguments import FROZEN_CONNECTION, DemoOptions
 from hedged_pubsub.cli.clients import (
+    CLIENTS,
     LATENCY,
     ONE_MESSAGE,
     PATIENCE,
@@ -64,7 +65,7 @@ def run_demo(options: DemoOptions) -> None:
             rate=options.rate,
             frozen_from=int(_FREEZE_AFTER * options.publishes),
             grace=_GRACE,
-            hedge_delay=options.hedging.initial_hedge_delay,
+            hedge_delay=options.hedge_delay,
         )
     with progress_bars() as progress, PubSubServer(process=True) as server:
         total = options.publishes
@@ -75,7 +76,7 @@ def run_demo(options: DemoOptions) -> None:
             tell = lambda ended: progress.update(bars[client], completed=ended)  # noqa: E731
             return _measure(client, server, options, frozen, tell)
 
-        runs = Pair(Client.OFFICIAL, Client.HEDGED).map(measure)
+        runs = CLIENTS.map(measure)
     report = stalls_report(runs) if frozen is None else frozen_report(frozen, runs)
     report.show(as_json=options.json)
     note_lateness(runs.official.lateness + runs.hedged.lateness)
@@ -92,8 +93,7 @@ def run_demo(options: DemoOptions) -> None:
         f"{options.publishes:,} publishes each, {options.rate:g} per second;"
         f" {100 * options.stall_rate:g} % of requests stall for {options.stall:g} s"
     )
-    delay = options.hedging.initial_hedge_delay
-    draw = partial(plots.draw_demo, options.plot, latencies, delay, title)
+    draw = partial(plots.draw_demo, options.plot, latencies, options.hedge_delay, title)
     save("Latency curves drawn", options.plot, draw)
 
 
@@ -107,31 +107,30 @@ def _measure(
     stalls = [StoreThenStall(options.stall, probability=options.stall_rate)]
     script = FaultScript(latency=LATENCY, faults=[] if frozen else stalls, seed=options.seed)
     with ExitStack() as stack:
-        proxy = stack.enter_context(TcpProxy(server.address)) if frozen else None
-        address = proxy.address if proxy else server.address
+        address, longest, more = server.address, options.stall, {}
+        if frozen is not None:
+            proxy = stack.enter_context(TcpProxy(server.address))
+            address, longest = proxy.address, frozen.grace
+            more["before"] = stack.enter_context(_freezing(proxy, frozen))
         made = stack.enter_context(publisher(client, address, ONE_MESSAGE, options.hedging))
-        with _freezing(proxy, frozen) as before:
-            run = run_schedule(
-                made,
-                server,
-                script,
-                hedging=options.hedging,
-                publishes=options.publishes,
-                rate=options.rate,
-                timeout=(frozen.grace if frozen else options.stall) + PATIENCE,
-                on_progress=on_progress,
-                before=before,
-            )
+        run = run_schedule(
+            made,
+            server,
+            script,
+            hedging=options.hedging,
+            publishes=options.publishes,
+            rate=options.rate,
+            timeout=longest + PATIENCE,
+            on_progress=on_progress,
+            **more,
+        )
         made.stop()
-    return replace(run, connections=proxy.max_open) if proxy else run
+        return run if frozen is None else replace(run, connections=proxy.max_open)
 
 
 @contextmanager
-def _freezing(proxy: TcpProxy | None, run: FrozenRun | None) -> Iterator[Callable[[int], None]]:
+def _freezing(proxy: TcpProxy, run: FrozenRun) -> Iterator[Callable[[int], None]]:
     """Yield what freezes the connection in use when it is a message's turn; thaw it at the end."""
-    if proxy is None or run is None:
-        yield lambda _: None
-        return
 
     def thaw() -> None:
         for connection in proxy.connections:
@@ -267,7 +266,7 @@ def frozen_report(run: FrozenRun, runs: Pair[ClientRun]) -> Report:
 
 def summary(run: FrozenRun, answers: Answers, *, connections: int) -> Mapping[str, Any]:
     """Return what became of one client's messages, as the JSON object has it; None is never."""
-    before = sorted(answer for answer in answers[: run.frozen_from] if answer is not None)
+    before = sorted(_given(answers[: run.frozen_from]))
     after = answers[run.frozen_from :]
     slow = [
         number for number, answer in enumerate(after) if answer is None or answer >= run.hedge_delay
@@ -275,11 +274,11 @@ def summary(run: FrozenRun, answers: Answers, *, connections: int) -> Mapping[st
     settled_at = slow[-1] + 1 if slow else 0  # from here on, all took less than the hedge delay
     return {
         "answered_before": len(before),
-        "answered_after": _count(after),
-        "unanswered": len(answers) - _count(answers),
+        "answered_after": len(_given(after)),
+        "unanswered": answers.count(None),
         "p50_before_ms": _in_ms(nearest_rank(before, PERCENTILES["p50"])) if before else None,
-        "first_after_ms": _in_ms(after[0]) if after else None,
-        "slowest_after_ms": _slowest_ms(after) if None not in after else None,
+        "first_after_ms": _in_ms(after[0]),
+        "slowest_after_ms": None if None in after else _in_ms(max(_given(after))),
         "settled_s": round(settled_at / run.rate, 3) if settled_at < len(after) else None,
         "connections": connections,
     }
@@ -294,22 +293,18 @@ def timeline(run: FrozenRun, answers: Pair[Answers]) -> Sequence[Mapping[str, An
     return [
         {
             "since_freeze_s": round(run.since_freeze(part.start), 3),
-            "sent": len(plain := answers.official[part]),
-            "plain_answered": _count(plain),
-            "plain_slowest_ms": _slowest_ms(plain),
-            "hedged_answered": _count(hedged := answers.hedged[part]),
-            "hedged_slowest_ms": _slowest_ms(hedged),
+            "sent": len(answers.official[part]),
+            "plain_answered": len(plain := _given(answers.official[part])),
+            "plain_slowest_ms": _in_ms(max(plain, default=None)),
+            "hedged_answered": len(hedged := _given(answers.hedged[part])),
+            "hedged_slowest_ms": _in_ms(max(hedged, default=None)),
         }
         for part in parts
     ]
 
 
-def _count(answers: Answers) -> int:
-    return sum(answer is not None for answer in answers)
-
-
-def _slowest_ms(answers: Answers) -> float | None:
-    return _in_ms(max((answer for answer in answers if answer is not None), default=None))
+def _given(answers: Answers) -> list[float]:
+    return [answer for answer in answers if answer is not None]
 
 
 def _in_ms(seconds: float | None) -> float | None:

@@ -25,7 +25,7 @@ PERCENTILES: Final = {
 _POINTS: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Pair(Generic[T_co]):
     """The same thing of both clients."""
 
@@ -34,10 +34,10 @@ class Pair(Generic[T_co]):
 
     def map(self, of: Callable[[T_co], U]) -> Pair[U]:
         """Return the pair of what a function makes of each."""
-        return Pair(of(self.official), of(self.hedged))
+        return Pair(official=of(self.official), hedged=of(self.hedged))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
     """The smallest, the middle and the largest of some numbers."""
 
@@ -49,7 +49,7 @@ class Spread:
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:
     """Return the spread of the ratios, pair by pair: both were measured in the same mood."""
     ordered = sorted(a / b for a, b in zip(numerators, denominators, strict=True))
-    return Spread(ordered[0], statistics.median(ordered), ordered[-1])
+    return Spread(low=ordered[0], median=statistics.median(ordered), high=ordered[-1])
 
 
 def nearest_rank(ordered: Sequence[float], parts: int) -> float:

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from hedged_pubsub._core.hedge_delay import HedgeDelay
 from hedged_pubsub.cli.demo import Answers, FrozenRun
-from hedged_pubsub.cli.measures import PERCENTILES, Pair, survival
+from hedged_pubsub.cli.measures import PERCENTILES, Pair, nearest_rank, survival
 from hedged_pubsub.cli.plan.recommendation import Plan
 from hedged_pubsub.cli.plan.simulation import Prediction, Trace
 
@@ -169,7 +169,7 @@ def _draw_latencies(axes: Axes, trace: Trace, plan: Plan) -> None:
 
 
 def _draw_costs(axes: Axes, trace: Trace, plan: Plan, budget: float) -> None:
-    without = 1000 * trace.recorded.percentile(_P99_9)
+    without = 1000 * nearest_rank(trace.recorded, _P99_9)
     axes.scatter([0], [without], color=_OFFICIAL, label="without hedging", zorder=3)
     for prediction in plan.predictions:
         lasts = prediction.settings.refill_ratio > prediction.slower
@@ -198,7 +198,7 @@ def _draw_costs(axes: Axes, trace: Trace, plan: Plan, budget: float) -> None:
 
 
 def _cost(prediction: Prediction) -> tuple[float, float]:
-    return 100 * prediction.extra_requests, 1000 * prediction.latencies.percentile(_P99_9)
+    return 100 * prediction.extra_requests, 1000 * nearest_rank(prediction.latencies, _P99_9)
 
 
 def _last_of_each_delay(predictions: Iterable[Prediction]) -> list[Prediction]:

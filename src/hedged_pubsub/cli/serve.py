@@ -29,7 +29,11 @@ def run_serve(options: ServeOptions) -> None:
     )
     server = PubSubServer(script, port=options.port, auto_create_topics=True)
     try:
-        _check_port(options.port)
+        # gRPC would write a long line of its own to stderr about a port that it cannot have.
+        with socket.socket() as probe:
+            if os.name == "posix":  # as a server does; elsewhere it would take over a port in use
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", options.port))
         server.start()
     except (OSError, RuntimeError) as error:
         raise CommandError(
@@ -46,11 +50,3 @@ def run_serve(options: ServeOptions) -> None:
     requests = in_words(attempts, "publish request", "publish requests")
     stored = in_words(messages, "message was", "messages were")
     print(f"Served {requests}; {stored} stored.", file=sys.stderr)
-
-
-def _check_port(port: int) -> None:
-    # gRPC would write a long line of its own to stderr about a port that it cannot have.
-    with socket.socket() as probe:
-        if os.name == "posix":  # as a server does; elsewhere it would take over a port in use
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", port))

@@ -53,14 +53,15 @@ def number(low: float, high: float, *, whole: bool = False, above: bool = False)
     return Value(read, bounds)
 
 
-def listed(value: Value) -> Value:
+def listed(value: click.ParamType[Any]) -> Value:
     """Return the type of lists that are separated by commas; repetitions are left out."""
 
     def read(text: str) -> tuple[Any, ...]:
         # A repetition would make two rows of one thing.
-        return tuple(dict.fromkeys(value.read(part.strip()) for part in text.split(",")))
+        return tuple(dict.fromkeys(value(part.strip()) for part in text.split(",")))
 
-    return Value(read, value.bounds and f"each {value.bounds}")
+    bounds = getattr(value, "bounds", "")
+    return Value(read, bounds and f"each {bounds}")
 
 
 def _plot_path(text: str) -> Path:
@@ -76,12 +77,6 @@ def _plot_path(text: str) -> Path:
     return path
 
 
-def _workload(text: str) -> str:
-    if text not in WORKLOADS:
-        raise ValueError(f"must be of {', '.join(WORKLOADS)}; got {text!r}")
-    return text
-
-
 def _target(text: str) -> str:
     host, _, port = text.rpartition(":")
     if text in (EMULATOR, SERVER) or (host and port.isdecimal() and 0 < int(port) < 2**16):
@@ -92,5 +87,4 @@ def _target(text: str) -> str:
 
 
 PLOT: Final = Value(_plot_path)
-WORKLOAD: Final = Value(_workload)
 TARGET: Final = Value(_target)

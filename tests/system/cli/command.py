@@ -50,15 +50,16 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """Run the command in this process; what it does about Ctrl-C is undone."""
-    before = signal.getsignal(signal.SIGINT)
+    """Run the command in this process; what it does about signals is undone."""
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*arguments: object) -> Done:
         code = main([str(argument) for argument in arguments])
         return Done(code, *capsys.readouterr())
 
     yield run
-    signal.signal(signal.SIGINT, before)
+    for one, handler in before.items():
+        signal.signal(one, handler)
 
 
 class Command:
@@ -126,4 +127,4 @@ def interrupt(process: subprocess.Popen[str], signum: int = signal.SIGINT) -> No
     code = 130 if signum == signal.SIGINT else -signum
     assert (process.returncode, out) == (code, ""), err
     assert not re.search("Traceback|Error", err)
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), timeout=30)

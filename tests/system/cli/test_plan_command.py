@@ -1,28 +1,22 @@
-"""``hedged-pubsub plan``: what it shows, and its predictions beside what is then measured."""
+"""``hedged-pubsub plan``, real: its output, its speed, its predictions beside what is measured."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
-import re
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hedged_pubsub import HedgeDelay, HedgingSettings
-from hedged_pubsub.cli.bench.jobs import TAIL_HEDGING, MeasuringProcess, tail
+from hedged_pubsub import HedgingSettings
+from hedged_pubsub.cli.bench.jobs import MeasuringProcess, tail
 from hedged_pubsub.cli.clients import Client
 from hedged_pubsub.cli.measures import nearest_rank
-from hedged_pubsub.cli.plan.recommendation import make_plan, predict_all
-from hedged_pubsub.cli.plan.run import plan_report
-from hedged_pubsub.cli.plan.samples import Samples
-from hedged_pubsub.cli.plan.simulation import Trace
-from hedged_pubsub.cli.plots import draw_plan
 from hedged_pubsub.testing import FaultScript, LogNormal, Stall
 from tests.system.cli.command import Command, Run
 
@@ -82,93 +76,30 @@ def test_a_figure_that_cannot_be_written(run: Run, recorded: Path, tmp_path: Pat
     """The plan is printed all the same; then it is one line and exit code 1."""
     target = tmp_path / "full.png"
     target.symlink_to("/dev/full")
-    done = run("plan", recorded, "--json", "--plot", target)
+    done = run("plan", recorded, "--json", "--plot", target, "--hedge-delays", 1)
     assert done.code == 1
     assert json.loads(done.out)["samples"] == 20_000
     assert str(target) in done.err.splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_a_million_requests_take_seconds(run: Run, tmp_path: Path) -> None:
-    """Reading and recommending are far within half a minute: a third of that here."""
-    path = write_requests(tmp_path / "million.csv", 1_000_000)
-    start = time.monotonic()
+def test_many_requests_take_seconds(run: Run, tmp_path: Path) -> None:
+    """Half a minute of CPU time at most; here a quarter of them, in a quarter of the time."""
+    path = write_requests(tmp_path / "many.csv", 250_000)
+    start = time.process_time()
     done = run("plan", path, "--json")
-    seconds = time.monotonic() - start
+    assert time.process_time() - start < 7.5
     assert done.data()["recommended"]["hedge_delay_s"] == 0.1
-    assert seconds < 30
-
-
-# --- What it shows of two slow requests in a thousand: two delays fixed, one measured.
-
-SAMPLES = Samples(
-    latencies=[0.01] * 499 + [2.0] + [0.02] * 499 + [1.0],
-    source="'latency_s' in s",
-    skipped=3,
-    notes=("A note about them.",),
-)
-TRACE = Trace(SAMPLES.latencies, rate=50, seed=1)
-DELAYS: list[float | HedgeDelay] = [0.1, 0.5, HedgeDelay.percentile(0.95)]
-PREDICTIONS = predict_all(
-    TRACE, delays=DELAYS, refill_ratios=[0.001, 0.1], max_tokens=1, tick=lambda: None
-)
-PLAN = make_plan(TRACE, PREDICTIONS, budget=0.05, in_order=True)
-
-
-def test_json_and_table_have_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """Ratios that predict the same share a row of the table; the first row is without hedging."""
-    report = plan_report(SAMPLES, TRACE, PLAN, budget=0.05)
-    report.show(as_json=True)
-    found = json.loads(capsys.readouterr().out)
-    assert (found["source"], found["samples"], found["skipped"]) == (SAMPLES.source, 1000, 3)
-    assert (found["rate"], found["budget_pct"]) == (50, 5)
-    fast = dict.fromkeys(("p50_ms", "p90_ms", "p95_ms", "p99_ms"), 20)
-    assert found["without"] == {**fast, "p99_9_ms": 1000, "p99_99_ms": 2000}
-    keys = ("hedge_delay_s", "percentile", "refill_ratio", "max_tokens")
-    assert [tuple(row[key] for key in keys) for row in found["settings"]] == [
-        (delay, percentile, ratio, 1)
-        for delay, percentile in ((0.1, None), (0.5, None), (1.0, 0.95))
-        for ratio in (0.001, 0.1)
-    ]
-    recommended = found["recommended"]
-    assert recommended in found["settings"]
-    assert (recommended["hedge_delay_s"], recommended["refill_ratio"]) == (0.1, 0.1)
-    assert recommended["extra_requests_pct"] == recommended["slower_pct"] == 0.2
-    assert recommended["suppressed_pct"] == 0
-    assert 110 <= recommended["p99_9_ms"] <= 120
-    assert found["reason"] == PLAN.reason
-    assert found["warnings"] == [*SAMPLES.notes, *PLAN.warnings]
-
-    (table,) = report.tables
-    rows = [tuple(row) for row in table.rows]
-    assert all(len(row) == len(table.header) for row in rows)
-    assert rows[0] == ("none", "", "20", "20", "20", "20", "1000", "2000", "0 %", "")
-    assert rows[1][:2] == ("0.1 s", "0.001")
-    assert {row[0] for row in rows} == {"none", "0.1 s", "0.5 s", "p95"}
-    assert report.words.startswith(f"{PLAN.reason}\nNote: {SAMPLES.notes[0]}")
-
-
-def test_the_figure_says_what_was_drawn(tmp_path: Path) -> None:
-    """Curves, delays, budget and axes are named; without any setting it is drawn all the same."""
-    path = tmp_path / "plan.svg"
-    draw_plan(path, TRACE, PLAN, budget=0.05)
-    drawn = set(re.findall(r"<!-- (.*) -->", path.read_text(encoding="utf-8")))
-    assert drawn >= {"1,000 requests, recorded and hedged", "p99.9 of the latency"}
-    assert drawn >= {"without hedging", "recommended: 0.1 s", "0.5 s", "measured, p95", "budget"}
-    draw_plan(path, TRACE, make_plan(TRACE, (), budget=0.05, in_order=True), budget=0.05)
-    assert "recommended" not in path.read_text(encoding="utf-8")
 
 
 # --- Beside what is measured.
 
-_PUBLISHES = 3_000
-_RATE = 200.0
+_PUBLISHES, _RATE = 3_000, 200.0
 # Far above what a busy machine adds to a request of some milliseconds.
-_DELAY = 0.4
-_LATE = 0.02
+_HEDGING = HedgingSettings(0.4, refill_ratio=0.02)
 
 
-def _measure(client: Client, hedging: HedgingSettings = TAIL_HEDGING) -> tuple[list[float], int]:
+def _measure(client: Client) -> tuple[list[float], int]:
     """Publish the schedule; return what each publish took, and the requests.
 
     Time by which this machine was late to publish is not the requests'. If it was very late, it
@@ -177,11 +108,11 @@ def _measure(client: Client, hedging: HedgingSettings = TAIL_HEDGING) -> tuple[l
     script = FaultScript(
         latency=LogNormal(median=0.005, sigma=0.4), faults=[Stall(2.0, probability=0.01)], seed=10
     )
-    how: dict[str, Any] = {"publishes": _PUBLISHES, "rate": _RATE, "hedging": hedging}
+    job = partial(tail, client=client, script=script, hedging=_HEDGING)
     for _ in range(2):
         with MeasuringProcess() as process:
-            run = process.run(partial(tail, client=client, script=script, **how))
-        if sorted(run.lateness)[-30] < _LATE:
+            run = process.run(partial(job, publishes=_PUBLISHES, rate=_RATE))
+        if sorted(run.lateness)[-30] < 0.02:
             break
     taken = [max(0.0, end - late) for end, late in zip(run.latencies, run.lateness, strict=True)]
     return taken, run.requests
@@ -190,16 +121,16 @@ def _measure(client: Client, hedging: HedgingSettings = TAIL_HEDGING) -> tuple[l
 @pytest.mark.slow
 def test_the_prediction_is_what_is_then_measured(run: Run, tmp_path: Path) -> None:
     """On a recorded trace with 1 % at 2 s: the p99.9 within 10 %, and the extra requests."""
-    recorded, requests = _measure(Client.OFFICIAL)
-    assert requests == _PUBLISHES
+    with ThreadPoolExecutor() as threads:
+        (recorded, plain), (measured, requests) = threads.map(_measure, Client)
+    assert plain == _PUBLISHES
     path = tmp_path / "recorded.jsonl"
     path.write_text("".join(f'{{"latency_s": {value:.6f}}}\n' for value in recorded))
-    done = run("plan", path, "--json", "--rate", _RATE, "--hedge-delays", f"{_DELAY},1")
+    delays = f"{_HEDGING.hedge_delay},1"
+    done = run("plan", path, "--json", "--rate", _RATE, "--hedge-delays", delays)
     recommended = done.data()["recommended"]
-    assert recommended["hedge_delay_s"] == _DELAY
-
-    settings = HedgingSettings(_DELAY, refill_ratio=recommended["refill_ratio"])
-    measured, requests = _measure(Client.HEDGED, settings)
+    assert recommended["hedge_delay_s"] == _HEDGING.hedge_delay
+    assert recommended["refill_ratio"] == _HEDGING.refill_ratio
     p99_9 = nearest_rank(sorted(measured), 9_990)
     assert recommended["p99_9_ms"] == pytest.approx(1000 * p99_9, rel=0.1)
     extra = recommended["extra_requests_pct"] / 100 * _PUBLISHES

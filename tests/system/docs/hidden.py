@@ -14,33 +14,26 @@ data = b"a new order"
 
 # A service that fails once before it answers.
 _MODEL_ARMOR = """
+import google.cloud.modelarmor_v1 as armor
 import grpc
-from google.cloud.modelarmor_v1 import (
-    DataItem,
-    ModelArmorAsyncClient,
-    ModelArmorClient,
-    SanitizeUserPromptRequest,
-)
 from google.cloud.modelarmor_v1.services.model_armor import transports
 
 from examples.retry_model_armor import start_server
 
-
 async def connect():
-    channel = grpc.aio.insecure_channel(address)
-    return ModelArmorAsyncClient(
-        transport=transports.ModelArmorGrpcAsyncIOTransport(channel=channel)
+    transport = transports.ModelArmorGrpcAsyncIOTransport(
+        channel=grpc.aio.insecure_channel(address)
     )
-
+    return armor.ModelArmorAsyncClient(transport=transport)
 
 server, address = start_server()
-client = ModelArmorClient(
+client = armor.ModelArmorClient(
     transport=transports.ModelArmorGrpcTransport(channel=grpc.insecure_channel(address))
 )
 async_client = await connect()
-request = SanitizeUserPromptRequest(
+request = armor.SanitizeUserPromptRequest(
     name="projects/test/locations/here/templates/strict",
-    user_prompt_data=DataItem(text="Hello"),
+    user_prompt_data=armor.DataItem(text="Hello"),
 )
 """
 
@@ -108,15 +101,6 @@ orders = [b"one order", b"another order"]
 """By page: the first line of a block, and the code that is run before that block, for what a
 reader has already: an order to publish, a client of another API."""
 
-NOT_RUN: Final = {
-    "README.md": {
-        "python3 -m venv .venv && .venv/bin/pip install -q 'nox[uv]' && .venv/bin/nox": (
-            "it runs the tests, of which this is one; .ci/run runs it"
-        ),
-    },
-}
-"""By page: the first line of a block that is not run, and the reason."""
-
 PARSED_ONLY: Final = {
     "bench": "takes minutes; tests/system/cli/test_bench.py runs a small one",
     "frozen-connection": "takes ten seconds, in which the official client waits in vain",
@@ -125,7 +109,7 @@ PARSED_ONLY: Final = {
 """
 
 SHORTER: Final = {
-    "demo": ("--publishes", "200", "--rate", "200", "--stall", "0.5", "--max-tokens", "10"),
+    "demo": ("--publishes", "200", "--rate", "400", "--stall", "0.5", "--max-tokens", "10"),
 }
 """What is put after the options of a command that would take long: of two, the last one counts. A
 small bucket is filled sooner."""

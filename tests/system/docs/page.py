@@ -11,7 +11,7 @@ with what the ones before it have left, as a reader types them in. By language:
 * ``json`` is read.
 * MyST's directives are for Sphinx; a file that one shows is an example with a test.
 
-A block in another language is an error, unless `hidden` lists it as one that is not run.
+A block in another language is an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 from markdown_it import MarkdownIt
@@ -46,15 +46,6 @@ class PageError(Exception):
     """A block or command that does not do what the page says, or that nobody knows how to run."""
 
 
-class Block(NamedTuple):
-    """A code block; ``line`` is the line of the page on which its code begins."""
-
-    line: int
-    language: str
-    argument: str
-    code: str
-
-
 def page_name(path: Path) -> str:
     """Return the name by which `hidden` knows a page: ``docs/settings.md``."""
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
@@ -66,30 +57,22 @@ class Page:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._setup = dict(hidden.SETUP.get(page_name(path), {}))
-        self._not_run = dict(hidden.NOT_RUN.get(page_name(path), {}))
         self._names: dict[str, Any] = {"__name__": "__main__"}
         self._loop = asyncio.new_event_loop()
         self._servers: list[subprocess.Popen[str]] = []
 
-    def blocks(self) -> list[Block]:
-        """Return the code blocks in order, with those in lists and quotations."""
-        found = []
-        for token in MarkdownIt("commonmark").parse(self._path.read_text(encoding="utf-8")):
-            if token.type in ("fence", "code_block") and token.map is not None:
-                language, _, argument = token.info.strip().partition(" ")
-                line = token.map[0] + (2 if token.type == "fence" else 1)
-                found.append(Block(line, language, argument, token.content))
-        return found
-
     def run(self) -> None:
-        """Run all blocks.
+        """Run all blocks, with those in lists and quotations.
 
         Raises:
             Exception: What a block raised, or `PageError`.
         """
         try:
-            for block in self.blocks():
-                self._run(block)
+            for token in MarkdownIt("commonmark").parse(self._path.read_text(encoding="utf-8")):
+                if token.type in ("fence", "code_block") and token.map is not None:
+                    # The line of the page on which the code begins.
+                    line = token.map[0] + (2 if token.type == "fence" else 1)
+                    self._run(token.info.strip(), token.content, line)
         finally:
             for server in self._servers:
                 server.terminate()
@@ -97,52 +80,50 @@ class Page:
             self._loop.close()
         if any(server.returncode for server in self._servers):
             raise PageError(f"hedged-pubsub serve: {errors}")
-        if unused := {*self._setup, *self._not_run}:
-            raise PageError(f"{page_name(self._path)} has no blocks that begin: {unused}")
+        if self._setup:
+            raise PageError(f"{page_name(self._path)} has no blocks that begin: {set(self._setup)}")
 
-    def _run(self, block: Block) -> None:
+    def _run(self, info: str, code: str, line: int) -> None:
         # By its first line that is not empty a block is known.
-        first_line = next(filter(str.strip, block.code.splitlines()), "")
-        if self._not_run.pop(first_line, None) is not None:
-            return
-        where = f"{page_name(self._path)}:{block.line}"
+        first_line = next(filter(str.strip, code.splitlines()), "")
+        where = f"{page_name(self._path)}:{line}"
         if setup := self._setup.pop(first_line, None):
             self._execute(setup, f"<set-up of {where}>", line=1)
-        match block.language:
-            case "python":
-                self._python(block)
-            case "console":
+        match info.split(" "):
+            case ["python"]:
+                self._python(code, line)
+            case ["console"]:
                 # Commands after `$`, and below each what it prints.
-                nothing, *commands = re.split(r"^\$ ", block.code, flags=re.MULTILINE)
+                nothing, *commands = re.split(r"^\$ ", code, flags=re.MULTILINE)
                 if nothing or not commands:
                     raise PageError(f"{where}: a console block needs a command, after '$ '")
                 for command in commands:
                     text, _, output = command.partition("\n")
                     self._command(text, output, where)
-            case "sh":
-                for text in block.code.splitlines():
+            case ["sh"]:
+                for text in code.splitlines():
                     self._command(text, "", where)
-            case "diff":
-                lines = block.code.splitlines()
+            case ["diff"]:
+                lines = code.splitlines()
                 for sign in "-+":
-                    side = [line[1:] if line[:1] in (sign, " ") else "" for line in lines]
-                    self._execute("\n".join(side), str(self._path), block.line)
-            case "json":
-                json.loads(block.code)
-            case "{literalinclude}" if block.argument.startswith("../examples/"):
+                    side = [text[1:] if text[:1] in (sign, " ") else "" for text in lines]
+                    self._execute("\n".join(side), str(self._path), line)
+            case ["json"]:
+                json.loads(code)
+            case ["{literalinclude}", example] if example.startswith("../examples/"):
                 pass
-            case "{eval-rst}" | "{image}" | "{include}" | "{toctree}" if (
-                "code-block::" not in block.code
+            case ["{eval-rst}" | "{image}" | "{include}" | "{toctree}", *_] if (
+                "code-block::" not in code
             ):
                 pass  # no code, or code that is run elsewhere
-            case language:
+            case [language, *_]:
                 raise PageError(f"{where}: nobody knows how to run a block in {language!r}")
 
-    def _python(self, block: Block) -> None:
-        if not (named := re.match(r"# (\w+\.py)\n", block.code)):
-            self._execute(block.code, str(self._path), block.line)
+    def _python(self, code: str, line: int) -> None:
+        if not (named := re.match(r"# (\w+\.py)\n", code)):
+            self._execute(code, str(self._path), line)
             return
-        Path(named[1]).write_text(block.code, encoding="utf-8")
+        Path(named[1]).write_text(code, encoding="utf-8")
         if named[1].startswith("test_"):
             command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", named[1]]
             done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
@@ -187,8 +168,8 @@ class Page:
                 for argument in arguments:
                     if not argument.startswith("-"):
                         _check_requirement(argument)
-            case ["python3", "-m", "venv", *_]:
-                pass
+            case ["python3", "-m", "venv", *_] | ["nox"]:
+                pass  # nox runs the tests, of which this is one; .ci/run runs it
             case ["hedged-pubsub", "serve", *arguments]:
                 return self._serve(arguments)
             case ["hedged-pubsub", *arguments]:

@@ -67,9 +67,20 @@ class Failure(NamedTuple):
 class ModelArmor:
     """The service: both protocols take from one list of failures, then succeed."""
 
-    def __init__(self) -> None:
+    def __init__(self, way: Way) -> None:
         self.failures: list[Failure] = []
         self.calls = 0
+        self.address = ""
+        self._way = way
+
+    def call(self, **options: Any) -> None:
+        """Call the service with the strategy that has these options."""
+        if inspect.iscoroutinefunction(self._way):
+            strategy = AsyncTruncatedExponentialBackoff(**options)
+            response = asyncio.run(self._way(self.address, strategy))
+        else:
+            response = self._way(self.address, TruncatedExponentialBackoff(**options))
+        assert response == ANSWER
 
     def next_failure(self) -> Failure | None:
         """Count a call, and say how it fails, if it does; there is one call at a time."""
@@ -114,37 +125,6 @@ class HttpHandler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.fixture
-def model_armor() -> ModelArmor:
-    """Return the service."""
-    return ModelArmor()
-
-
-@pytest.fixture
-def address(model_armor: ModelArmor, way: Way) -> Iterator[str]:
-    """Run the service over the protocol that is asked for."""
-    if "rest" in way.__name__:
-        handler = type("Handler", (HttpHandler,), {"service": model_armor})
-        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
-            thread = threading.Thread(target=http.serve_forever, args=(0.01,))
-            thread.start()
-            yield f"127.0.0.1:{http.server_port}"
-            http.shutdown()
-            thread.join()
-        return
-    method = grpc.unary_unary_rpc_method_handler(
-        model_armor.sanitize,
-        Request.deserialize,
-        Response.serialize,
-    )
-    service = grpc.method_handlers_generic_handler(SERVICE, {"SanitizeUserPrompt": method})
-    server = grpc.server(futures.ThreadPoolExecutor(1), handlers=[service])
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(None).wait()
-
-
 # --- Ways to call it
 
 
@@ -156,11 +136,8 @@ def read(response: Any) -> Any:
 
 def stub(channel: Any) -> Any:
     """Make a gRPC stub."""
-    return channel.unary_unary(
-        f"/{SERVICE}/SanitizeUserPrompt",
-        Request.serialize,
-        Response.deserialize,
-    )
+    method = f"/{SERVICE}/SanitizeUserPrompt"
+    return channel.unary_unary(method, Request.serialize, Response.deserialize)
 
 
 def client_grpc(address: str, strategy: TruncatedExponentialBackoff) -> Any:
@@ -223,24 +200,34 @@ WAYS += [plain_grpc, plain_grpc_async]
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: way.__name__)
-def way(request: pytest.FixtureRequest) -> Any:
-    """Return each way to call the service."""
-    return request.param
+def service(request: pytest.FixtureRequest) -> Iterator[ModelArmor]:
+    """Run the service over the protocol of each way to call it."""
+    service = ModelArmor(request.param)
+    if "rest" in request.param.__name__:
+        handler = type("Handler", (HttpHandler,), {"service": service})
+        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+            thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+            thread.start()
+            service.address = f"127.0.0.1:{http.server_port}"
+            yield service
+            http.shutdown()
+            thread.join()
+        return
+    method = grpc.unary_unary_rpc_method_handler(
+        service.sanitize, Request.deserialize, Response.serialize
+    )
+    handlers = grpc.method_handlers_generic_handler(SERVICE, {"SanitizeUserPrompt": method})
+    server = grpc.server(futures.ThreadPoolExecutor(1), handlers=[handlers])
+    service.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    yield service
+    server.stop(None).wait()
 
 
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     """Let waits take no time."""
     return FakeTime().install(monkeypatch)
-
-
-def call(way: Way, address: str, **options: Any) -> None:
-    """Call the service with the strategy that has these options."""
-    if inspect.iscoroutinefunction(way):
-        response = asyncio.run(way(address, AsyncTruncatedExponentialBackoff(**options)))
-    else:
-        response = way(address, TruncatedExponentialBackoff(**options))
-    assert response == ANSWER
 
 
 @pytest.mark.parametrize(
@@ -253,45 +240,41 @@ def call(way: Way, address: str, **options: Any) -> None:
     ids=["500", "502", "503", "504", "429 if asked for", "the service asks for a wait"],
 )
 def test_a_service_that_recovers(
-    way: Way,
-    model_armor: ModelArmor,
-    address: str,
-    time: FakeTime,
-    failures: list[Failure],
-    options: dict[str, Any],
+    service: ModelArmor, time: FakeTime, failures: list[Failure], options: dict[str, Any]
 ) -> None:
     """The waits are those of the formula, or of ``Retry-After`` and ``RetryInfo``."""
-    model_armor.failures = list(failures)
-    call(way, address, **options)
+    service.failures = list(failures)
+    service.call(**options)
     for number, (failure, wait) in enumerate(zip(failures, time.waits, strict=True)):
         if failure.wait is None:
             assert 2**number <= wait <= 2**number + 1
         else:
             assert wait == failure.wait
-    assert model_armor.calls == len(failures) + 1
+    assert service.calls == len(failures) + 1
 
 
 @pytest.mark.parametrize("status", [403, 429])
 def test_other_statuses_are_raised_at_once(
-    way: Way, model_armor: ModelArmor, address: str, time: FakeTime, status: int
+    service: ModelArmor, time: FakeTime, status: int
 ) -> None:
     """A request that is refused is not sent again, nor is one of too many."""
-    model_armor.failures = [Failure(status)]
+    service.failures = [Failure(status)]
     with pytest.raises(Exception, match=r"told to fail|Client Error|Client error") as caught:
-        call(way, address)
+        service.call()
     assert http_status(caught.value) == status
     assert not isinstance(caught.value, exceptions.RetryError)
     assert time.waits == []
-    assert model_armor.calls == 1
+    assert service.calls == 1
 
 
-def test_a_dead_server(way: Way, time: FakeTime) -> None:
+def test_a_dead_server(service: ModelArmor, time: FakeTime) -> None:
     """A server that refuses connections is one that may come back, until the deadline."""
     start = time.now
     with socket.socket() as unused:  # it has a port, and does not listen
         unused.bind(("127.0.0.1", 0))
+        service.address = f"127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(exceptions.RetryError) as caught:
-            call(way, f"127.0.0.1:{unused.getsockname()[1]}")
+            service.call()
     cause = caught.value.cause
     assert isinstance(cause, Exception)
     assert cause is caught.value.__cause__

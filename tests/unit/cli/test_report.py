@@ -1,17 +1,25 @@
-"""What the demo found: numbers, tables, JSON, words; and what is printed where."""
+"""What demo and plan found, as tables, JSON and words; and the figures of all commands."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hedged_pubsub import HedgeDelay
+from hedged_pubsub.cli import plots
 from hedged_pubsub.cli.clients import ClientRun
 from hedged_pubsub.cli.demo import FrozenRun, frozen_report, stalls_report, summary, timeline
 from hedged_pubsub.cli.measures import Pair
+from hedged_pubsub.cli.plan.recommendation import make_plan, predict_all
+from hedged_pubsub.cli.plan.run import plan_report
+from hedged_pubsub.cli.plan.samples import Samples
+from hedged_pubsub.cli.plan.simulation import Trace
 from hedged_pubsub.cli.report import Report, note_lateness
 
 PLAIN = [0.005] * 990 + [2.0] * 10
@@ -28,7 +36,7 @@ def report(hedged: Sequence[float] = HEDGED, suppressed: int = 0, duplicates: in
     """Return a report of 1,000 publishes with ten stalls."""
     counts = {"hedges_sent": 12, "hedges_won": 9, "hedges_suppressed": suppressed}
     run = client_run(hedged, 1011, **counts, duplicates=duplicates)
-    return stalls_report(Pair(client_run(PLAIN[::-1], 1000), run))
+    return stalls_report(Pair(official=client_run(PLAIN[::-1], 1000), hedged=run))
 
 
 def test_json_and_table_of_stalls(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +116,7 @@ def test_the_time_line_holds_every_message_and_breaks_at_the_freeze(publishes: i
     frozen_from = int(0.3 * publishes)
     run = FrozenRun(publishes=publishes, rate=10, frozen_from=frozen_from, grace=1, hedge_delay=0.2)
     plain = [0.01] * frozen_from + [None] * (publishes - frozen_from)
-    periods = timeline(run, Pair(plain, [0.02] * publishes))
+    periods = timeline(run, Pair(official=plain, hedged=[0.02] * publishes))
     for key, count in (("sent", publishes), ("plain_answered", frozen_from)):
         assert sum(period[key] for period in periods) == count
     assert sum(period["hedged_answered"] for period in periods) == publishes
@@ -118,8 +126,9 @@ def test_the_time_line_holds_every_message_and_breaks_at_the_freeze(publishes: i
 
 def test_the_report_on_a_frozen_connection(capsys: pytest.CaptureFixture[str]) -> None:
     """A reader and a program get the same numbers."""
-    runs = Pair(client_run(UNANSWERED, 0, connections=1), client_run(RECOVERED, 0, connections=3))
-    found = frozen_report(RUN, runs)
+    plain = client_run(UNANSWERED, 0, connections=1)
+    hedged = client_run(RECOVERED, 0, connections=3)
+    found = frozen_report(RUN, Pair(official=plain, hedged=hedged))
     found.show(as_json=True)
     data = json.loads(capsys.readouterr().out)
     assert list(data) == ["run", "plain", "hedged", "timeline"]
@@ -136,6 +145,55 @@ def test_the_report_on_a_frozen_connection(capsys: pytest.CaptureFixture[str]) -
         assert part in found.words
 
 
+# --- A plan for two slow requests in a thousand: two delays fixed, one measured.
+
+SAMPLES = Samples(
+    latencies=[0.01] * 499 + [2.0] + [0.02] * 499 + [1.0],
+    source="'latency_s' in s",
+    skipped=3,
+    notes=("A note about them.",),
+)
+TRACE = Trace(SAMPLES.latencies, rate=50, seed=1)
+DELAYS: list[float | HedgeDelay] = [0.1, 0.5, HedgeDelay.percentile(0.95)]
+PREDICTIONS = predict_all(
+    TRACE, delays=DELAYS, refill_ratios=[0.001, 0.1], max_tokens=1, tick=lambda: None
+)
+PLAN = make_plan(TRACE, PREDICTIONS, budget=0.05, in_order=True)
+
+
+def test_json_and_table_have_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ratios that predict the same share a row of the table; the first row is without hedging."""
+    report = plan_report(SAMPLES, TRACE, PLAN, budget=0.05)
+    report.show(as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["source"], found["samples"], found["skipped"]) == (SAMPLES.source, 1000, 3)
+    assert (found["rate"], found["budget_pct"]) == (50, 5)
+    fast = dict.fromkeys(("p50_ms", "p90_ms", "p95_ms", "p99_ms"), 20)
+    assert found["without"] == {**fast, "p99_9_ms": 1000, "p99_99_ms": 2000}
+    keys = ("hedge_delay_s", "percentile", "refill_ratio", "max_tokens")
+    assert [tuple(row[key] for key in keys) for row in found["settings"]] == [
+        (delay, percentile, ratio, 1)
+        for delay, percentile in ((0.1, None), (0.5, None), (1.0, 0.95))
+        for ratio in (0.001, 0.1)
+    ]
+    recommended = found["recommended"]
+    assert recommended in found["settings"]
+    assert (recommended["hedge_delay_s"], recommended["refill_ratio"]) == (0.1, 0.1)
+    assert recommended["extra_requests_pct"] == recommended["slower_pct"] == 0.2
+    assert recommended["suppressed_pct"] == 0
+    assert 110 <= recommended["p99_9_ms"] <= 120
+    assert found["reason"] == PLAN.reason
+    assert found["warnings"] == [*SAMPLES.notes, *PLAN.warnings]
+
+    (table,) = report.tables
+    rows = [tuple(row) for row in table.rows]
+    assert all(len(row) == len(table.header) for row in rows)
+    assert rows[0] == ("none", "", "20", "20", "20", "20", "1000", "2000", "0 %", "")
+    assert rows[1][:2] == ("0.1 s", "0.001")
+    assert {row[0] for row in rows} == {"none", "0.1 s", "0.5 s", "p95"}
+    assert report.words.startswith(f"{PLAN.reason}\nNote: {SAMPLES.notes[0]}")
+
+
 # --- What is printed beside a report.
 
 
@@ -150,3 +208,64 @@ def test_a_late_schedule_is_noted(
     out, err = capsys.readouterr()
     assert out == ""
     assert ("250 ms" in err) == noted == bool(err)
+
+
+# --- Figures.
+
+NO_ANSWERS = Pair(official=(None,) * 10, hedged=(None,) * 10)
+LATENCIES = Pair(official=[0.005, 2.0], hedged=[0.005, 0.105])
+SPEED = {"size": 100, "official_per_second": 1000.0, "hedged_per_second": 5500.0}
+RATES = [{**SPEED, "target": one, "batch": n} for one in ("emulator", "server") for n in (1, 10)]
+TIMES = {"official": (0.005, 2.0), "hedged": (0.005, 0.105), "best": (0.005, 0.104)}
+TAIL = {"case": "1 % stall", "hedge_delay": 0.1, **TIMES}
+NO_PLAN = make_plan(TRACE, (), budget=0.05, in_order=True)
+
+
+@pytest.mark.parametrize(
+    ("draw", "arguments", "words"),
+    [
+        (
+            plots.draw_demo,
+            (LATENCIES, 0.25, "two publishes"),
+            "PublisherClient|HedgedPublisher|hedge delay (0.25 s)|two publishes|100 ms"
+            "|latency, counted from the scheduled send time|share of publishes at least this slow",
+        ),
+        (
+            plots.draw_frozen,
+            (RUN, Pair(official=UNANSWERED, hedged=RECOVERED).map(RUN.answers)),
+            "PublisherClient|HedgedPublisher|the connection freezes|no answer|10 ms"
+            "|PublisherClient: no answer within 1 s of the last publish|hedge delay (0.2 s)",
+        ),
+        # Nothing is as high as no answer.
+        (plots.draw_frozen, (RUN, NO_ANSWERS), "no answer"),
+        (
+            plots.draw_throughput,
+            (RATES,),
+            "emulator|server|official, 100 bytes|hedged, 100 bytes|messages per second",
+        ),
+        (plots.draw_tails, ([TAIL] * 3,), "official|hedged|best possible|hedge delay|1 % stall"),
+        (
+            partial(plots.draw_plan, budget=0.05),
+            (TRACE, PLAN),
+            "1,000 requests, recorded and hedged|p99.9 of the latency|without hedging"
+            "|recommended: 0.1 s|0.5 s|measured, p95|budget",
+        ),
+        (partial(plots.draw_plan, budget=0.05), (TRACE, NO_PLAN), "without hedging|budget"),
+    ],
+    ids=["demo", "frozen", "no answers", "throughput", "tails", "plan", "no plan"],
+)
+def test_a_figure_says_what_was_drawn(
+    tmp_path: Path, draw: Callable[..., None], arguments: tuple[Any, ...], words: str
+) -> None:
+    """Curves, lines, axes and titles are named in it."""
+    path = tmp_path / "figure.svg"
+    draw(path, *arguments)
+    drawn = set(re.findall(r"<!-- (.*) -->", path.read_text(encoding="utf-8")))
+    assert set(words.split("|")) <= drawn
+    assert any("recommended" in one for one in drawn) == ("recommended" in words)
+
+
+def test_the_suffix_names_the_format(tmp_path: Path) -> None:
+    """In capitals too; other tests have SVG, and PNG."""
+    plots.draw_demo(tmp_path / "a.PDF", LATENCIES, 0.25, "two publishes")
+    assert (tmp_path / "a.PDF").read_bytes().startswith(b"%PDF")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import gc
+import re
 import threading
 import time
 import traceback
@@ -57,15 +58,11 @@ BATCH_SETTINGS: Final = {
 }
 
 
-class MeasuringProcess:
-    """A context manager that runs jobs in a process of its own, which ends with it."""
+class MeasuringProcess(contextlib.AbstractContextManager["MeasuringProcess"]):
+    """Runs jobs in a process of its own, which ends with the ``with`` block."""
 
     def __init__(self) -> None:
-        self._child = Child(_Runner, timeout=_JOB_PATIENCE, quiet=False)
-
-    def __enter__(self) -> MeasuringProcess:
-        """Return this."""
-        return self
+        self._child = Child(object, timeout=_JOB_PATIENCE, quiet=False)
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         """End the process: at once if something went wrong, which includes Ctrl-C."""
@@ -74,24 +71,21 @@ class MeasuringProcess:
     def run(self, job: Callable[[], Result]) -> Result:
         """Run a job and return its result; raise MeasurementError if it failed or did not end."""
         try:
-            return cast("Result", self._child.call(_Runner.run, job))
+            return cast("Result", self._child.call(_run, job))
         except RuntimeError as error:
             raise MeasurementError(
                 f"the process of {job} has died, or took more than {_JOB_PATIENCE:g} s: {error}"
             ) from error
 
 
-class _Runner:
-    """What the new process holds."""
-
-    def run(self, job: Callable[[], object]) -> object:
-        gc.collect()
-        try:
-            return job()
-        except Exception:  # noqa: BLE001 - whatever it is, the other process reports it
-            failure = traceback.format_exc().strip()
-        # Not chained: the original error might not survive the way to the other process.
-        raise MeasurementError(f"{job} failed: {failure}")
+def _run(_: object, job: Callable[[], Result]) -> Result:
+    gc.collect()
+    try:
+        return job()
+    except Exception:  # noqa: BLE001 - whatever it is, the other process reports it
+        failure = traceback.format_exc().strip()
+    # Not chained: the original error might not survive the way to the other process.
+    raise MeasurementError(f"{job} failed: {failure}")
 
 
 def batch_settings(batch: int) -> pubsub_v1.types.BatchSettings:
@@ -209,14 +203,14 @@ def held(*, client: Client, messages: int, batch: int, trace: bool) -> dict[str,
     _settle()
     if trace:
         tracemalloc.start()
-    idle_threads, idle_bytes = _threads(), _resident_bytes()
+    idle_threads, idle_bytes = _usage()
     # A program that publishes keeps the futures, or the client does.
     futures = [made.publish(topic, _DATA) for _ in range(messages)]
     peak = _settle()
     traced = tracemalloc.get_traced_memory()[0] if trace else None
     tracemalloc.stop()
     return {
-        "threads": _threads() - idle_threads,
+        "threads": _usage()[0] - idle_threads,
         "resident_bytes": None if peak is None or idle_bytes is None else peak - idle_bytes,
         "traced_bytes": traced,
     }
@@ -229,7 +223,7 @@ def _settle() -> int | None:
     while time.monotonic() < give_up:
         cpu = time.process_time()
         time.sleep(_SETTLED_SECONDS)
-        peak = max(peak, _resident_bytes() or 0)
+        peak = max(peak, _usage()[1] or 0)
         if time.process_time() - cpu < _SETTLED_SHARE * _SETTLED_SECONDS:
             break
     return peak or None
@@ -250,28 +244,21 @@ def endurance(*, client: Client, batches: int, early: int, size: int) -> dict[st
                 for future in [made.publish(topic, b"x" * size) for _ in range(count)]:
                     future.result(_PATIENCE)
                 server.clear()  # or its memory, on the same machine, would grow instead
-            return _resident_bytes()
+            return _usage()[1]
 
         grown = {"early": publish(early), "late": publish(batches - early)}
         made.stop()
     return grown
 
 
-def _resident_bytes() -> int | None:
-    kib = _status("VmRSS")
-    return None if kib is None else kib * 1024
-
-
-def _threads() -> int:
-    return _status("Threads") or threading.active_count()  # gRPC's own too, if the system tells
-
-
-def _status(field: str) -> int | None:
+def _usage() -> tuple[int, int | None]:
+    """Return this process's threads, gRPC's too if the system tells, and its resident bytes."""
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        status = Path("/proc/self/status").read_text()
     except OSError:  # another system than Linux
-        return None
-    return next((int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), None)
+        return threading.active_count(), None
+    found = dict(re.findall(r"^(Threads|VmRSS):\s+(\d+)", status, re.MULTILINE))
+    return int(found["Threads"]), 1024 * int(found["VmRSS"])
 
 
 def tail(

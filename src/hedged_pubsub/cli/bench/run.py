@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from hedged_pubsub.cli.arguments import BenchOptions
 from hedged_pubsub.cli.bench import scenarios
-from hedged_pubsub.cli.bench.jobs import BATCH_SETTINGS, fits
+from hedged_pubsub.cli.bench.jobs import BATCH_SETTINGS, MeasuringProcess, fits
 from hedged_pubsub.cli.bench.results import Results, check_page, make_report, this_setup, write_page
-from hedged_pubsub.cli.bench.scenarios import Row, Tick
-from hedged_pubsub.cli.bench.targets import running_target
+from hedged_pubsub.cli.bench.scenarios import Row, Tick, running_target
+from hedged_pubsub.cli.clients import Client
 from hedged_pubsub.cli.report import Report, check_hedging_is_on, progress_bars, save
 from hedged_pubsub.cli.values import EMULATOR, SERVER
 from hedged_pubsub.testing.emulator import EmulatorNotInstalledError, find_emulator
@@ -68,19 +67,23 @@ def _measure(options: BenchOptions, bar: _Bar) -> Results:
 def _measure_target(
     name: str, options: BenchOptions, results: dict[str, list[Row]], bar: _Bar
 ) -> None:
-    effort: dict[str, Any] = {"seconds": options.seconds, "repeats": options.repeats}
-    with running_target(name) as target:
+    with running_target(name) as target, MeasuringProcess() as official, MeasuringProcess() as ours:
+        turns = scenarios.Turns(
+            target=target,
+            processes={Client.OFFICIAL: official, Client.HEDGED: ours},
+            seconds=options.seconds,
+            repeats=options.repeats,
+        )
         if "throughput" in options.workloads:
             cells = [(b, s) for s in options.sizes for b in options.batches if fits(b, s)]
             tick = bar(f"throughput, {name}", 2 * options.repeats * len(cells))
             results["throughput"] += (
-                scenarios.measure_throughput(target, batch=b, size=s, **effort, tick=tick)
-                for b, s in cells
+                scenarios.measure_throughput(turns, batch=b, size=s, tick=tick) for b, s in cells
             )
         if "latency" in options.workloads:
             tick = bar(f"latency, {name}", 2 * options.repeats * len(BATCH_SETTINGS))
             results["latency"] += (
-                scenarios.measure_latency(target, settings=settings, **effort, tick=tick)
+                scenarios.measure_latency(turns, settings=settings, tick=tick)
                 for settings in BATCH_SETTINGS
             )
 

@@ -12,17 +12,26 @@ import dataclasses
 import heapq
 import math
 import statistics
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
+from google.cloud import pubsub_v1
+
 from hedged_pubsub.cli.bench import jobs
 from hedged_pubsub.cli.bench.jobs import TAIL_HEDGING, MeasuringProcess
-from hedged_pubsub.cli.bench.targets import Target
-from hedged_pubsub.cli.clients import LATENCY, Client
+from hedged_pubsub.cli.clients import CLIENTS, LATENCY, Client, use_server
 from hedged_pubsub.cli.measures import PERCENTILES, Pair, nearest_rank, ratios
-from hedged_pubsub.cli.report import MeasurementError
-from hedged_pubsub.testing import FaultScript, Pareto, Stall
+from hedged_pubsub.cli.report import MeasurementError, RefusedError
+from hedged_pubsub.cli.values import EMULATOR, SERVER
+from hedged_pubsub.testing import FaultScript, Pareto, PubSubServer, Stall
+from hedged_pubsub.testing.emulator import (
+    EmulatorNotInstalledError,
+    find_emulator,
+    running_emulator,
+)
 from hedged_pubsub.testing.faults import Call, FaultDecider
 
 Row = Mapping[str, Any]
@@ -30,33 +39,81 @@ T = TypeVar("T")
 Tick = Callable[[], None]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """A server that runs; only ours tells what it got."""
+
+    name: str
+    address: str
+    server: PubSubServer | None = None
+
+    def create_topic(self) -> str:
+        """Create a topic that nobody else uses, and return its full name."""
+        path = f"projects/bench/topics/bench-{uuid.uuid4().hex}"
+        use_server(self.address)
+        client = pubsub_v1.PublisherClient()
+        client.create_topic(name=path, timeout=30)
+        client.transport.close()
+        return path
+
+    def batch_sizes(self, topic: str) -> set[int]:
+        """Return the numbers of messages that requests had; nothing where nobody can tell."""
+        if self.server is None:
+            return set()
+        return {attempt.message_count for attempt in self.server.attempts(topic)}
+
+    def clear(self) -> None:
+        """Let the server forget what it got, or its memory would grow."""
+        if self.server is not None:
+            self.server.clear()
+
+
+@contextmanager
+def running_target(name: str) -> Iterator[Target]:
+    """Run a server until the block ends, or use the one that runs at ``host:port``."""
+    if name == SERVER:
+        with PubSubServer(process=True) as server:
+            yield Target(name=name, address=server.address, server=server)
+    elif name == EMULATOR:
+        try:
+            java, jar = find_emulator()
+        except EmulatorNotInstalledError as error:
+            raise RefusedError(f"no emulator: {error}") from error
+        with running_emulator(java, jar) as address:
+            yield Target(name=name, address=address)
+    else:
+        yield Target(name=name, address=name)
+
+
 def both(name: str, values: Pair[Any]) -> dict[str, Any]:
     """Return the entries of one number in a row."""
     return {f"official_{name}": values.official, f"hedged_{name}": values.hedged}
 
 
-def measure_in_turns(
-    target: Target,
-    job: Callable[..., T],
-    *,
-    repeats: int,
-    check: Callable[[str], None] = lambda _: None,
-    tick: Tick,
-) -> Pair[list[T]]:
-    """Run a job with both clients in turns; ``check`` is called with the topic after each."""
-    topic = target.create_topic()
-    measured: Pair[list[T]] = Pair([], [])
-    with MeasuringProcess() as official, MeasuringProcess() as hedged:
-        for _ in range(repeats):
-            for client, process, results in (
-                (Client.OFFICIAL, official, measured.official),
-                (Client.HEDGED, hedged, measured.hedged),
-            ):
-                results.append(process.run(partial(job, client=client, topic=topic)))
-                check(topic)
-                target.clear()
-                tick()
-    return measured
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Turns:
+    """A server, a process of each client, and how long and how often each of them measures."""
+
+    target: Target
+    processes: Mapping[Client, MeasuringProcess]
+    seconds: float
+    repeats: int
+
+    def measure(self, job: Callable[..., T], *, batch: int, tick: Tick) -> Pair[list[T]]:
+        """Run a job with both clients in turns; it sends batches of so many messages."""
+        target, topic = self.target, self.target.create_topic()
+        job = partial(job, address=target.address, topic=topic, seconds=self.seconds)
+
+        def measure(client: Client) -> T:
+            result = self.processes[client].run(partial(job, client=client))
+            if (sizes := target.batch_sizes(topic)) - {batch}:
+                raise MeasurementError(f"batches of {batch} messages were sent as {sorted(sizes)}")
+            target.clear()
+            tick()
+            return result
+
+        turns = [CLIENTS.map(measure) for _ in range(self.repeats)]
+        return Pair(official=[one.official for one in turns], hedged=[one.hedged for one in turns])
 
 
 def measure_each(job: Callable[..., T], tick: Tick) -> Pair[T]:
@@ -68,25 +125,17 @@ def measure_each(job: Callable[..., T], tick: Tick) -> Pair[T]:
         tick()
         return result
 
-    return Pair(Client.OFFICIAL, Client.HEDGED).map(measure)
+    return CLIENTS.map(measure)
 
 
-def measure_throughput(
-    target: Target, *, batch: int, size: int, seconds: float, repeats: int, tick: Tick
-) -> Row:
+def measure_throughput(turns: Turns, *, batch: int, size: int, tick: Tick) -> Row:
     """Measure messages per second, and CPU time per message, at one batch and message size."""
-
-    def check(topic: str) -> None:
-        sizes = target.batch_sizes(topic)
-        if sizes - {batch}:
-            raise MeasurementError(f"batches of {batch} messages were sent as {sorted(sizes)}")
-
-    job = partial(jobs.throughput, address=target.address, batch=batch, size=size, seconds=seconds)
-    measured = measure_in_turns(target, job, repeats=repeats, check=check, tick=tick)
+    job = partial(jobs.throughput, batch=batch, size=size)
+    measured = turns.measure(job, batch=batch, tick=tick)
     rates = measured.map(lambda all_: [one.per_second for one in all_])
     cpu = measured.map(lambda all_: [1e6 * one.cpu for one in all_])
     return {
-        "target": target.name,
+        "target": turns.target.name,
         "batch": batch,
         "size": size,
         **both("per_second", rates.map(statistics.median)),
@@ -96,17 +145,14 @@ def measure_throughput(
     }
 
 
-def measure_latency(
-    target: Target, *, settings: str, seconds: float, repeats: int, tick: Tick
-) -> Row:
+def measure_latency(turns: Turns, *, settings: str, tick: Tick) -> Row:
     """Measure the latency of a single publish with one kind of batch settings."""
-    job = partial(jobs.latency, address=target.address, settings=settings, seconds=seconds)
-    measured = measure_in_turns(target, job, repeats=repeats, tick=tick)
-    row: dict[str, Any] = {"target": target.name, "settings": settings}
+    measured = turns.measure(partial(jobs.latency, settings=settings), batch=1, tick=tick)
+    row: dict[str, Any] = {"target": turns.target.name, "settings": settings}
     for name in ("p50", "p99"):
         times = Pair(
-            [1e3 * one[name] for one in measured.official],
-            [1e3 * one[name] for one in measured.hedged],
+            official=[1e3 * one[name] for one in measured.official],
+            hedged=[1e3 * one[name] for one in measured.hedged],
         )
         row |= both(f"{name}_ms", times.map(statistics.median))
         row[f"{name}_ratio"] = ratios(times.hedged, times.official)

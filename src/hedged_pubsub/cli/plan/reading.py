@@ -138,7 +138,7 @@ def _read_csv(first: Line, lines: Iterable[Line], reading: Reading) -> Samples:
                 "numbers without a header do not tell their unit: give it with --unit s or"
                 " --unit ms"
             )
-        column, index = Column("", reading.unit), 0
+        column, index = Column(name="", unit=reading.unit), 0
         lines = chain((first,), lines)
     else:
         raise InputError(

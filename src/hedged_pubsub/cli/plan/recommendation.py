@@ -12,6 +12,7 @@ from typing import Final
 
 from hedged_pubsub._core.hedge_delay import MAX_HEDGE_DELAY, MIN_HEDGE_DELAY, HedgeDelay
 from hedged_pubsub._core.settings import MAX_REFILL_RATIO, HedgingSettings
+from hedged_pubsub.cli.measures import nearest_rank
 from hedged_pubsub.cli.plan.simulation import Prediction, Trace, predict
 
 # Steps that a reader would try by hand, from bound to bound.
@@ -34,7 +35,7 @@ _BURSTS: Final = 0.5
 _ENOUGH_SLOW: Final = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """Predictions by delay and rising ratio; the best of them if it beats no hedging, and why."""
 
@@ -46,7 +47,7 @@ class Plan:
 
 def choose_delays(trace: Trace) -> tuple[float, ...]:
     """Return delays, in rising order, that some requests exceed, but no more than can be hedged."""
-    percentiles = (_rounded_up(trace.recorded.percentile(parts)) for parts in _DELAY_PERCENTILES)
+    percentiles = (_rounded_up(nearest_rank(trace.recorded, parts)) for parts in _DELAY_PERCENTILES)
     return tuple(
         delay
         for delay in sorted({*_DELAYS, *percentiles})
@@ -114,7 +115,7 @@ def _choose(
     # the p99.99 shows. Among equals, the setting that sends least, and could send least.
     best = _as_good_as_the_best(_as_good_as_the_best(lasting, _P99_9), _P99_99)
     chosen = min(best, key=lambda one: (round(one.extra_requests, 4), one.settings.refill_ratio))
-    before, after = (one.percentile(_P99_9) for one in (trace.recorded, chosen.latencies))
+    before, after = (nearest_rank(one, _P99_9) for one in (trace.recorded, chosen.latencies))
     if after > _HELPS * before:
         return None, (
             f"Hedging cannot help: within {percent(budget)} extra requests the p99.9 goes from"
@@ -125,8 +126,8 @@ def _choose(
 
 def _as_good_as_the_best(predictions: Sequence[Prediction], parts: int) -> list[Prediction]:
     """Return those whose percentile is the lowest, or next to it."""
-    lowest = min(one.latencies.percentile(parts) for one in predictions)
-    return [one for one in predictions if one.latencies.percentile(parts) <= _AS_GOOD * lowest]
+    lowest = min(nearest_rank(one.latencies, parts) for one in predictions)
+    return [one for one in predictions if nearest_rank(one.latencies, parts) <= _AS_GOOD * lowest]
 
 
 def in_words(settings: HedgingSettings) -> str:
@@ -157,7 +158,7 @@ def _why(recommended: Prediction, before: float, budget: float) -> str:
     delay = "a measured delay" if isinstance(settings.hedge_delay, HedgeDelay) else "the delay"
     return (
         f"Recommended: HedgingSettings({in_words(settings)}). It has the lowest p99.9"
-        f" ({short_milliseconds(recommended.latencies.percentile(_P99_9))} ms;"
+        f" ({short_milliseconds(nearest_rank(recommended.latencies, _P99_9))} ms;"
         f" {short_milliseconds(before)} ms without hedging) within {percent(budget)} extra requests"
         f" ({percent(recommended.extra_requests)}). {percent(recommended.slower)} of the requests"
         f" are slower than {delay}, and the refill ratio exceeds that; in an outage it bounds the"
@@ -167,7 +168,7 @@ def _why(recommended: Prediction, before: float, budget: float) -> str:
 
 
 def _no_delay(trace: Trace) -> str:
-    if trace.recorded.percentile(10_000) <= MIN_HEDGE_DELAY:
+    if nearest_rank(trace.recorded, 10_000) <= MIN_HEDGE_DELAY:
         return (
             f"Hedging cannot help: no request took longer than {MIN_HEDGE_DELAY:g} s, which is the"
             " shortest hedge delay."

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from hedged_pubsub._core.hedge_delay import HedgeDelay
 from hedged_pubsub.cli.arguments import PlanOptions
-from hedged_pubsub.cli.measures import PERCENTILES, milliseconds
+from hedged_pubsub.cli.measures import PERCENTILES, milliseconds, nearest_rank
 from hedged_pubsub.cli.plan.reading import read_samples
 from hedged_pubsub.cli.plan.recommendation import (
     Plan,
@@ -24,7 +24,7 @@ from hedged_pubsub.cli.plan.recommendation import (
     short_milliseconds,
 )
 from hedged_pubsub.cli.plan.samples import InputError, Samples
-from hedged_pubsub.cli.plan.simulation import Latencies, Prediction, Trace
+from hedged_pubsub.cli.plan.simulation import Prediction, Trace
 from hedged_pubsub.cli.report import RefusedError, Report, Table, progress_bars, save
 
 _PERCENTILES: Final = ("p50", "p90", "p95", "p99", "p99.9", "p99.99")
@@ -51,13 +51,11 @@ def run_plan(options: PlanOptions) -> None:
 
 
 def _read(options: PlanOptions) -> Samples:
-    source = None if options.source == Path("-") else options.source
-    opened: AbstractContextManager[BinaryIO] = (
-        nullcontext(sys.stdin.buffer) if source is None else source.open("rb")
-    )
+    is_piped = options.source == Path("-")
+    source = sys.stdin.fileno() if is_piped else options.source
     advance: Callable[..., object] | None = None
-    with opened as stream, ExitStack() as stack:
-        size = None if source is None else os.fstat(stream.fileno()).st_size or None
+    with open(source, "rb", closefd=not is_piped) as stream, ExitStack() as stack:
+        size = os.fstat(stream.fileno()).st_size or None  # a pipe has none
 
         def on_progress() -> None:
             nonlocal advance
@@ -140,5 +138,5 @@ def _table_rows(predictions: Sequence[Prediction]) -> Iterator[Sequence[str]]:
         )
 
 
-def _cells(latencies: Latencies) -> list[str]:
-    return [short_milliseconds(latencies.percentile(PERCENTILES[name])) for name in _PERCENTILES]
+def _cells(latencies: Sequence[float]) -> list[str]:
+    return [short_milliseconds(nearest_rank(latencies, PERCENTILES[name])) for name in _PERCENTILES]

@@ -45,7 +45,7 @@ class Samples:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
     """Where the latencies are, or an empty name, and whether in ``"s"`` or ``"ms"``."""
 
@@ -66,7 +66,7 @@ def choose_column(names: Sequence[str], *, wanted: str | None, unit: str | None)
         wanted = found[0]
     elif wanted not in names:
         raise InputError(f"there is no column {wanted!r} among {_listed(names)}")
-    return Column(wanted, unit or _unit_of(wanted))
+    return Column(name=wanted, unit=unit or _unit_of(wanted))
 
 
 def _is_latency(name: str) -> bool:

@@ -4,9 +4,8 @@ What decides is what decides in production: an `AttemptEngine` for each batch, t
 the measured delay. Originals arrive on an open-loop schedule and take what was recorded, in that
 order; each hedge takes an independent draw from all that was recorded.
 
-A batch that is answered before its hedge timer is due only refills the bucket and needs no engine.
-With a fixed delay it needs no event either: how many refills came before a timer is a matter of
-counting. That is why a million take seconds; a test compares it with a replay of every batch.
+A batch that is answered before its hedge timer is due only refills the bucket: it needs no engine
+and no event. That is why a million take seconds; a test compares it with a replay of every batch.
 """
 
 from __future__ import annotations
@@ -15,15 +14,13 @@ import heapq
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
-from typing import Any, Final
+from typing import Final
 
 from hedged_pubsub._core.engine import AttemptEngine
 from hedged_pubsub._core.events import (
     ORIGINAL,
-    ORIGINAL_SUCCEEDED,
     Committed,
     Event,
     Failed,
@@ -33,10 +30,9 @@ from hedged_pubsub._core.events import (
     Suppressed,
     Woke,
 )
-from hedged_pubsub._core.hedge_delay import HedgeDelay, MeasuredDelay
+from hedged_pubsub._core.hedge_delay import MIN_HEDGE_DELAY, HedgeDelay, MeasuredDelay
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.token_bucket import TokenBucket
-from hedged_pubsub.cli.measures import nearest_rank
 
 # The official client's retry timeout, after which a batch gets no more hedges.
 _TOTAL_TIMEOUT: Final = 600.0
@@ -47,28 +43,7 @@ _HEDGE_TIMED_OUT: Final = TimeoutError("the hedge took longer than it may")
 _STRIDE: Final = 7919
 
 # What happens at one and the same time happens in this order: an answer spares the timer.
-_UNHEDGED, _ANSWERED, _TIMED_OUT, _TIMER = range(4)
-
-
-@dataclass(frozen=True, slots=True)
-class Latencies(Sequence[float]):
-    """Latencies in rising order: the first of ``fast``, which predictions share, and ``slow``."""
-
-    fast: Sequence[float]
-    fast_count: int
-    slow: Sequence[float]
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return self.fast_count + len(self.slow)
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return the one at an index from 0."""
-        return self.fast[index] if index < self.fast_count else self.slow[index - self.fast_count]
-
-    def percentile(self, parts: int) -> float:
-        """Return a percentile by nearest rank, in ten-thousandths."""
-        return nearest_rank(self, parts)
+_ANSWERED, _TIMED_OUT, _TIMER = range(3)
 
 
 class Trace:
@@ -76,12 +51,14 @@ class Trace:
 
     def __init__(self, latencies: Sequence[float], *, rate: float, seed: int) -> None:
         self.latencies = latencies
-        self.recorded = Latencies(sorted(latencies), len(latencies), ())
+        self.recorded = sorted(latencies)
         self.rate = rate
         ends = [number / rate + latency for number, latency in enumerate(latencies)]
-        by_end = sorted(range(len(ends)), key=ends.__getitem__)
-        self._ends = [ends[number] for number in by_end]
-        self._latencies_by_end = [latencies[number] for number in by_end]
+        for number, latency in enumerate(latencies):
+            if not latency:  # it ends after what else is due when it is sent
+                ends[number] = math.nextafter(ends[number], math.inf)
+        self.by_end = sorted(range(len(ends)), key=ends.__getitem__)
+        self.ends = sorted(ends)
         self._draws = list(latencies)
         random.Random(seed).shuffle(self._draws)  # noqa: S311 - no secret
 
@@ -97,17 +74,13 @@ class Trace:
         """Return the numbers of the requests that take longer than ``delay`` seconds."""
         return [number for number, latency in enumerate(self.latencies) if latency > delay]
 
-    def ends_of_others(self, delay: float) -> list[float]:
-        """Return when those end that do not, in rising order."""
-        return list(compress(self._ends, [latency <= delay for latency in self._latencies_by_end]))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
     """What a setting would have done: hedges, sent or suppressed, are per batch."""
 
     settings: HedgingSettings
-    latencies: Latencies
+    latencies: Sequence[float]  # in rising order
     slower: float  # share of the batches that were not answered before the first hedge was due
     extra_requests: float
     suppressed: float
@@ -131,87 +104,59 @@ class _Replay:
         while self._bucket.tokens < settings.max_tokens:
             self._bucket.refill()
         self._engines: dict[int, AttemptEngine] = {}
-        self._events: list[tuple[float, int, int, int]] = []
-        # When batches without an event ended, and how many of these refills are made.
-        self._ends: list[float] = []
-        self._refilled = 0
-        self._fast: list[float] = []
-        self._slow: list[float] = []
+        # When, which of those at one time comes first, the number of the batch and the attempt.
+        self._events: list[tuple[float, int, int, int, Event]] = []
+        self._hedged: dict[int, float] = {}  # latencies by number, once they are known
+        self._ended = 0  # how many of the trace's ends have passed
         self._hedges = 0
         self._suppressed = 0
 
     def run(self) -> Prediction:
-        trace = self._trace
-        numbers: Iterable[int] = range(len(trace))
-        if self._measured is None:
-            numbers = trace.slower_than(self._delay)
-            self._ends = trace.ends_of_others(self._delay)
-        for number in numbers:
+        trace, hedged, count = self._trace, self._hedged, len(self._trace)
+        for number in trace.slower_than(MIN_HEDGE_DELAY):  # no delay is shorter
             now = number / trace.rate
             self._advance(now)
-            self._commit(number, now)
+            if trace.latencies[number] > self._delay:
+                hedged[number] = math.nan
+                self._engines[number] = AttemptEngine(
+                    hedge_delay=self._delay, bucket=self._bucket, total_timeout=_TOTAL_TIMEOUT
+                )
+                self._tell(number, Committed(), now)
         self._advance(math.inf)
-        count = len(trace) - len(self._slow)
+        latencies = trace.recorded[: count - len(hedged)] + sorted(hedged.values())
+        if self._measured is not None:  # a fast one may have taken longer than a hedged one
+            latencies = sorted(hedged.get(n, latency) for n, latency in enumerate(trace.latencies))
         return Prediction(
             settings=self._settings,
-            latencies=Latencies(trace.recorded.fast, count, sorted(self._slow))
-            if self._measured is None
-            else Latencies((), 0, sorted(self._fast + self._slow)),
-            slower=len(self._slow) / len(trace),
-            extra_requests=self._hedges / len(trace),
-            suppressed=self._suppressed / len(trace),
+            latencies=latencies,
+            slower=len(hedged) / count,
+            extra_requests=self._hedges / count,
+            suppressed=self._suppressed / count,
         )
-
-    def _commit(self, number: int, now: float) -> None:
-        latency = self._trace.latencies[number]
-        if latency <= self._delay:
-            heapq.heappush(self._events, (now + latency, _UNHEDGED, number, ORIGINAL))
-            return
-        engine = self._engines[number] = AttemptEngine(
-            hedge_delay=self._delay, bucket=self._bucket, total_timeout=_TOTAL_TIMEOUT
-        )
-        self._tell(number, engine, Committed(), now)
-        self._set_timer(number, engine)
 
     def _advance(self, until: float) -> None:
         """Let happen what happens until then."""
-        events, engines = self._events, self._engines
-        while events and events[0][0] <= until:
-            now, kind, number, attempt = heapq.heappop(events)
-            if kind == _UNHEDGED:
-                latency = self._trace.latencies[number]
-                self._fast.append(latency)
-                self._bucket.refill()
-                self._measure(latency)
-                continue
-            engine = engines.get(number)
-            if engine is None:
-                continue  # decided: a loser's answer, a timer that is not needed any more
-            if kind == _TIMER:
-                self._refill(now)
-                self._tell(number, engine, Woke(), now)
-                self._set_timer(number, engine)
-            elif kind == _TIMED_OUT:
-                self._tell(number, engine, Failed(attempt, _HEDGE_TIMED_OUT), now)
-            else:
-                event = Succeeded(attempt) if attempt else ORIGINAL_SUCCEEDED
-                self._tell(number, engine, event, now)
+        while self._events and self._events[0][0] <= until:
+            now, _, number, _, event = heapq.heappop(self._events)
+            self._end_unhedged(now)
+            self._tell(number, event, now)
+        self._end_unhedged(until)
 
-    def _refill(self, now: float) -> None:
-        """Make the refills of the batches without an event that ended until now."""
-        end = bisect_right(self._ends, now, self._refilled)
-        bucket = self._bucket
-        missing = (self._settings.max_tokens - bucket.tokens) / self._settings.refill_ratio
-        # A full bucket takes no more: then the rest need not be made.
-        for _ in range(min(end - self._refilled, math.ceil(missing) + 1)):
-            bucket.refill()
-        self._refilled = end
+    def _end_unhedged(self, now: float) -> None:
+        """Count what was answered in time until now, before what else happens at that time."""
+        start, bucket = self._ended, self._bucket
+        self._ended = bisect_right(self._trace.ends, now, start)
+        if self._measured is None and bucket.tokens == self._settings.max_tokens:
+            return  # it takes no more
+        for number in self._trace.by_end[start : self._ended]:
+            if number not in self._hedged:
+                bucket.refill()
+                self._measure(self._trace.latencies[number])
 
-    def _set_timer(self, number: int, engine: AttemptEngine) -> None:
-        if (due := engine.next_wakeup) is not None:
-            heapq.heappush(self._events, (due, _TIMER, number, ORIGINAL))
-
-    def _tell(self, number: int, engine: AttemptEngine, event: Event, now: float) -> None:
+    def _tell(self, number: int, event: Event, now: float) -> None:
+        engine = self._engines.get(number)
+        if engine is None:
+            return  # decided: a loser's answer, a timer that is not needed any more
         for command in engine.handle(event, now):
             if isinstance(command, Start):
                 self._start(number, command, now)
@@ -221,7 +166,9 @@ class _Replay:
                 self._measure(engine.original_latency, lost=command.attempt != ORIGINAL)
                 del self._engines[number]
                 hedged = now - number / self._trace.rate
-                self._slow.append(hedged if command.attempt else self._trace.latencies[number])
+                self._hedged[number] = hedged if command.attempt else self._trace.latencies[number]
+        if isinstance(event, (Committed, Woke)) and (due := engine.next_wakeup) is not None:
+            heapq.heappush(self._events, (due, _TIMER, number, ORIGINAL, Woke()))
 
     def _measure(self, original_latency: float | None, *, lost: bool = False) -> None:
         if self._measured is not None and original_latency is not None:
@@ -229,10 +176,12 @@ class _Replay:
             self._delay = self._measured.current
 
     def _start(self, number: int, command: Start, now: float) -> None:
-        latency, kind = self._trace.latencies[number], _ANSWERED
+        attempt, latency, kind = command.attempt, self._trace.latencies[number], _ANSWERED
+        event: Event = Succeeded(attempt)
         if command.timeout is not None:
             self._hedges += 1
-            latency = self._trace.hedge_latency(number, command.attempt)
+            latency = self._trace.hedge_latency(number, attempt)
             if latency > command.timeout:
-                latency, kind = command.timeout, _TIMED_OUT
-        heapq.heappush(self._events, (now + latency, kind, number, command.attempt))
+                event, latency = Failed(attempt, _HEDGE_TIMED_OUT), command.timeout
+                kind = _TIMED_OUT
+        heapq.heappush(self._events, (now + latency, kind, number, attempt, event))
