@@ -39,6 +39,8 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
         # Set first, or what the test sets would stay: the command names its server that way.
         monkeypatch.setenv(variable, "")
         monkeypatch.delenv(variable)
+    # Where it is set, each interpreter that a test starts would compile all packages again.
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     # As in pyproject.toml, for interpreters that a test starts: Google's libraries announce on
     # stderr when they will drop an old Python or an old gRPC.
     monkeypatch.setenv("PYTHONWARNINGS", "ignore::FutureWarning")
