@@ -15,7 +15,7 @@ from hedged_pubsub import HedgingSettings
 from hedged_pubsub.testing import Direction
 
 from ..conftest import ONE_MESSAGE, Make, wait_until
-from .scene import MOST_CONNECTIONS, Scene, connections_of, publish, settle
+from .scene import MOST_CONNECTIONS, Scene, connections_of, publish, settle, warm_up
 
 
 def slow(kind: str, direction: Direction | None) -> Any:
@@ -83,7 +83,7 @@ def test_after_a_thaw_no_connection_leaks(scene: Scene, make: Make) -> None:
         originals, _ = connections_of(publisher, scene)
         originals.freeze()
         settle(publisher, scene, originals)
-        publish(publisher, scene.topic, publishes=40, interval=0.005).all()  # earns tokens
+        warm_up(publisher, scene)  # earns tokens
     for connection in scene.proxy.connections:
         connection.thaw()
     publish(publisher, scene.topic, publishes=10, interval=0.02).all()
