@@ -15,8 +15,6 @@ _SERIAL = (
     "tests/system/cli/test_plan_command.py::test_the_prediction_is_what_is_then_measured",
     "tests/system/test_costs.py::test_an_idle_publisher_uses_no_cpu",  # what gRPC uses, too
     "tests/system/test_examples.py",  # how many hedges they send, which is of latencies
-    "tests/system/test_metrics.py::test_without_a_meter_provider",  # counts hedges
-    "tests/system/test_percentile_delay.py",  # a delay that follows latencies
     "tests/system/telemetry/test_spans.py::test_what_hedging_adds",  # latencies
     "tests/system_emulated/test_connections.py",  # latencies below a tenth of a second
     "tests/system/testing/test_load.py",  # thousands of calls at once, in seconds
@@ -41,6 +39,8 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
         # Set first, or what the test sets would stay: the command names its server that way.
         monkeypatch.setenv(variable, "")
         monkeypatch.delenv(variable)
+    # Where it is set, each interpreter that a test starts would compile all packages again.
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     # As in pyproject.toml, for interpreters that a test starts: Google's libraries announce on
     # stderr when they will drop an old Python or an old gRPC.
     monkeypatch.setenv("PYTHONWARNINGS", "ignore::FutureWarning")

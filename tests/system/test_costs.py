@@ -218,7 +218,7 @@ def test_a_stalled_message_takes_less_memory_than_officially(other_process: PubS
     assert kept[0] < kept[1]
 
 
-def test_an_idle_publisher_uses_no_cpu(other_process: PubSubServer) -> None:
+def test_an_idle_publisher_uses_no_cpu(server: PubSubServer) -> None:
     """Once everything is decided, neither a timer nor a worker runs on."""
     # What earlier tests have left in the thread, decided or not, must not come due meanwhile.
     library = threads.LIBRARY
@@ -231,10 +231,10 @@ def test_an_idle_publisher_uses_no_cpu(other_process: PubSubServer) -> None:
         time.sleep(0.3)  # beyond their hedge timers
         cpu = _cpu_of(library.ident)
         process = time.process_time()
-        time.sleep(1.0)
+        time.sleep(0.5)
         assert _cpu_of(library.ident) == cpu
-        # gRPC's own threads wake up now and then.
-        assert time.process_time() - process < 0.1
+        # gRPC's own threads wake up now and then, the server's as well.
+        assert time.process_time() - process < 0.05
 
 
 def _cpu_of(ident: int | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,9 @@ _STRICTLY = (
     "-W",
     "ignore::FutureWarning",
 )
+
+# As in a project of the user's, which has neither this one's settings nor its plugins.
+_PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(EXAMPLES))
 
 # What each example says when it did what it is about.
 OUTPUT = {
@@ -48,8 +52,9 @@ def runs() -> Iterator[dict[str, Future[subprocess.CompletedProcess[str]]]]:
     """Run each example, two at a time."""
 
     def run(name: str) -> subprocess.CompletedProcess[str]:
-        runner = ["-m", "pytest", "-p", "no:cacheprovider"] if name == "own_tests.py" else []
-        return run_python(*_STRICTLY, *runner, str(EXAMPLES / name), timeout=120)
+        runner = _PYTEST if name == "own_tests.py" else ()
+        arguments = (*_STRICTLY, *runner, str(EXAMPLES / name))
+        return run_python(*arguments, timeout=120, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
     with ThreadPoolExecutor(2) as pool:
         yield {name: pool.submit(run, name) for name in OUTPUT}

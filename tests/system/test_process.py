@@ -56,7 +56,7 @@ def test_exit_sends_what_is_open_and_retries(server: PubSubServer) -> None:
     assert len(server.attempts("orders")) == 4
 
 
-@pytest.mark.parametrize(("latency", "exit_timeout"), [(0.0, 0.5), (60.0, 0.5), (60.0, 0)])
+@pytest.mark.parametrize(("latency", "exit_timeout"), [(0.0, 0.5), (60.0, 0)])
 def test_exit_waits_a_bounded_time_and_counts_what_is_lost(
     server: PubSubServer, latency: float, exit_timeout: float
 ) -> None:
@@ -109,17 +109,25 @@ def test_exit_timeout_is_checked(value: Any) -> None:
 def test_fork_with_everything_under_way(server: PubSubServer) -> None:
     """Open batch, running timer, pending hedge: the parent sends its batches once, the child its.
 
-    In the child the copies of the parent's futures fail at once and say why.
+    In the child the copies of the parent's futures fail at once and say why, and the room that the
+    parent's messages take is not missing.
     """
     server.set_script(FaultScript(faults=[Stall(30, calls=[21])]))
     lines = run(
         """
+        flow = pubsub_v1.types.PublishFlowControl(
+            message_limit=1,
+            limit_exceeded_behavior=pubsub_v1.types.LimitExceededBehavior.BLOCK,
+        )
         publisher = HedgedPublisher(
-            settings(max_messages=1), hedging_settings=HedgingSettings(1)
+            settings(max_messages=1),
+            pubsub_v1.types.PublisherOptions(flow_control=flow),
+            hedging_settings=HedgingSettings(1.5),
         )
         for number in range(20):
             publisher.publish(topic, b"warm-up").result(timeout=10)
-        slow = HedgedPublisher(settings(max_latency=1))
+        # With a call under way, gRPC takes up to a second to fork.
+        slow = HedgedPublisher(settings(max_latency=1.5))
         stalled = publisher.publish(topic, b"stalled")
         waiting = slow.publish(topic, b"waiting")
         time.sleep(0.05)
@@ -172,33 +180,6 @@ def test_fork_while_other_threads_publish(server: PubSubServer) -> None:
     )
     assert lines == [str([0] * 15)]
     assert stored(server).count(b"child") == 15
-
-
-@needs_fork
-def test_fork_with_flow_control(server: PubSubServer) -> None:
-    """The room that the parent's messages take is not missing in the child."""
-    server.set_script(FaultScript(faults=[Stall(1, calls=[2])]))
-    lines = run(
-        """
-        flow = pubsub_v1.types.PublishFlowControl(
-            message_limit=1,
-            limit_exceeded_behavior=pubsub_v1.types.LimitExceededBehavior.BLOCK,
-        )
-        publisher = HedgedPublisher(
-            settings(max_messages=1), pubsub_v1.types.PublisherOptions(flow_control=flow)
-        )
-        # On a connection that is there, the parent's is the first of the two to arrive.
-        publisher.publish(topic, b"connect").result(timeout=10)
-        future = publisher.publish(topic, b"parent")
-        child = os.fork()
-        if not child:
-            publisher.publish(topic, b"child").result(timeout=0.8)
-            os._exit(0)
-        future.result(timeout=10)
-        print(os.waitpid(child, 0)[1])
-        """
-    )
-    assert lines == ["0"]
 
 
 @needs_fork

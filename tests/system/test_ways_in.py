@@ -9,7 +9,7 @@ import grpc
 import pytest
 from google.api_core import exceptions
 from google.api_core.gapic_v1.client_info import ClientInfo
-from google.api_core.retry import Retry
+from google.api_core.retry import AsyncRetry, Retry
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import pubsub_v1
 from google.cloud.pubsub_v1.types import BatchSettings, PublisherOptions
@@ -201,10 +201,11 @@ def test_the_emulator_comes_first(server: PubSubServer, publisher_class: Publish
 
 @both_kinds
 def test_the_calls_timeout_and_retry_come_before_those_of_the_options(
-    server: PubSubServer, make: Make
+    server: PubSubServer, make: Make, kind: str
 ) -> None:
     """``retry=None`` of a call is no retry, although the options have one, and the other way."""
-    options = PublisherOptions(retry=Retry(initial=0.01, maximum=0.01), timeout=20.0)
+    retry_class: Any = Retry if kind == "sync" else AsyncRetry
+    options = PublisherOptions(retry=retry_class(initial=0.01, maximum=0.01), timeout=20.0)
     script = FaultScript(faults=[Status("UNAVAILABLE", calls=[1, 3])])
     publisher = make(script=script, publisher_options=options)
     future = publisher.publish(TOPIC, b"data", retry=None)

@@ -19,7 +19,7 @@ SETTINGS = HedgingSettings(hedge_delay=0.1, refill_ratio=0.2)
 MOST_CONNECTIONS = 3
 """One that is lost, or was, its replacement, and the other one."""
 
-TOKENS = 10
+TOKENS = 15
 """Earned before a fault: more than hedging needs until it publishes on another connection."""
 
 

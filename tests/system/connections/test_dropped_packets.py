@@ -2,7 +2,7 @@
 
 Needs a network namespace, which takes Linux, ``unshare`` and ``ip``, and the right to make one.
 Run as a program in there, this module publishes while packets of one connection are dropped, and
-fails unless that settles, with either kind of publisher.
+fails unless that settles. What is below the connection is gRPC's core with asyncio, too.
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
-from functools import cache, partial
-from typing import Any
+from functools import cache
 
 import pytest
 
 from hedged_pubsub import HedgedPublisher
 from hedged_pubsub.testing import PubSubServer, TcpProxy
 
-from ..both import BlockingPublisher, LoopThread
 from ..conftest import ONE_MESSAGE
 from .scene import MOST_CONNECTIONS, SETTINGS, Scene, connections_of, publish, settle, warm_up
 
@@ -77,23 +74,18 @@ def main() -> None:
     # The rule for local addresses comes first of all; what is to be dropped has to come before.
     ip("rule", "add", "pref", "100", "lookup", "local")
     ip("rule", "del", "pref", "0")
-    with PubSubServer(process=True) as server, LoopThread() as loop:
-        kinds: tuple[Any, ...] = (HedgedPublisher, partial(BlockingPublisher, loop))
-        for number, make in enumerate(kinds):
-            topic = server.create_topic(f"orders-{number}")
-            with TcpProxy(server.address) as proxy, ExitStack() as stack:
-                os.environ["PUBSUB_EMULATOR_HOST"] = proxy.address
-                scene = Scene(proxy=proxy, topic=topic, server=server)
-                publisher: Any = make(ONE_MESSAGE, hedging_settings=SETTINGS)
-                stack.callback(publisher.close, timeout=10)
-                warm_up(publisher, scene)
-                originals, _ = connections_of(publisher, scene)
-                port = originals.client_address.rpartition(":")[2]
-                drop_packets("add", port)
-                settle(publisher, scene, originals)
-                drop_packets("del", port)
-                publish(publisher, scene.topic, publishes=10).all()
-                assert proxy.max_open <= MOST_CONNECTIONS
+    with PubSubServer(process=True) as server, TcpProxy(server.address) as proxy:
+        os.environ["PUBSUB_EMULATOR_HOST"] = proxy.address
+        scene = Scene(proxy=proxy, topic=server.create_topic("orders"), server=server)
+        with HedgedPublisher(ONE_MESSAGE, hedging_settings=SETTINGS) as publisher:
+            warm_up(publisher, scene)
+            originals, _ = connections_of(publisher, scene)
+            port = originals.client_address.rpartition(":")[2]
+            drop_packets("add", port)
+            settle(publisher, scene, originals)
+            drop_packets("del", port)
+            publish(publisher, scene.topic, publishes=10, interval=0.02).all()
+        assert proxy.max_open <= MOST_CONNECTIONS
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from google.cloud import pubsub_v1
@@ -14,16 +15,17 @@ from hedged_pubsub import HedgingSettings
 from hedged_pubsub.testing import Direction
 
 from ..conftest import ONE_MESSAGE, Make, wait_until
-from .scene import MOST_CONNECTIONS, Scene, connections_of, publish, settle
+from .scene import MOST_CONNECTIONS, Scene, connections_of, publish, settle, warm_up
+
+
+def slow(kind: str, direction: Direction | None) -> Any:
+    """Return a case that needs no coverage."""
+    return pytest.param(kind, direction, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
-    "direction",
-    [
-        None,
-        pytest.param("upstream", marks=pytest.mark.slow),
-        pytest.param("downstream", marks=pytest.mark.slow),
-    ],
+    ("kind", "direction"),
+    [("sync", None), ("asyncio", None), slow("sync", "upstream"), slow("asyncio", "downstream")],
 )
 def test_publishing_settles_below_the_hedge_delay(
     scene: Scene, make: Make, direction: Direction | None
@@ -62,7 +64,7 @@ def test_without_a_second_connection_hedges_are_frozen_too(scene: Scene, make: M
     (connection,) = scene.proxy.connections
     connection.freeze()
 
-    run = publish(publisher, scene.topic, publishes=10)
+    run = publish(publisher, scene.topic, publishes=10, interval=0.02)
     wait_until(lambda: publisher.hedging_stats().hedges_sent >= 5)
     time.sleep(0.2)  # in which they would be answered
     assert not run.latencies
@@ -81,10 +83,10 @@ def test_after_a_thaw_no_connection_leaks(scene: Scene, make: Make) -> None:
         originals, _ = connections_of(publisher, scene)
         originals.freeze()
         settle(publisher, scene, originals)
-        publish(publisher, scene.topic, publishes=40, interval=0.005).all()  # earns tokens
+        warm_up(publisher, scene)  # earns tokens
     for connection in scene.proxy.connections:
         connection.thaw()
-    publish(publisher, scene.topic, publishes=10).all()
+    publish(publisher, scene.topic, publishes=10, interval=0.02).all()
 
     assert scene.proxy.max_open <= MOST_CONNECTIONS
     assert scene.open_connections <= MOST_CONNECTIONS
