@@ -29,15 +29,6 @@ def publish_all(publisher: HedgedPublisher, topic: str) -> list[Any]:
     return [publisher.publish(topic, b"%d" % number) for number in range(_MESSAGES)]
 
 
-def assert_all_stored(server: PubSubServer, futures: list[Any]) -> None:
-    """Fail unless each message is stored once and decided by now."""
-    ids = [future.result(timeout=0) for future in futures]
-    assert ids == [
-        message.message_id
-        for message in sorted(server.messages(), key=lambda message: int(message.data))
-    ]
-
-
 def test_close_while_stop_is_under_way(server: PubSubServer) -> None:
     """Wherever ``stop()`` is when another thread closes it, all is stored when that returns."""
     server.set_script(FaultScript(latency=Fixed(0.02)))
@@ -81,7 +72,8 @@ def test_three_threads_close(server: PubSubServer, is_stopped: bool) -> None:
         publisher.stop()
     for outcome in on_threads(close, close, close):
         assert all(outcome.result(timeout=10))
-    assert_all_stored(server, futures)
+    stored = sorted(server.messages(), key=lambda message: int(message.data))
+    assert [message.message_id for message in stored] == [future.result() for future in futures]
 
 
 @pytest.mark.parametrize("first", ["close", "stop"])
