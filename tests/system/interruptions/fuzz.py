@@ -33,17 +33,14 @@ _MOST_BROKEN: Final = 5
 """So many are enough: each takes seconds."""
 
 
-def _publish(publisher: HedgedPublisher, topic: str, accepted: Futures) -> None:
-    for number in range(_MOST_CALLS):
-        data = b"%d" % number
-        accepted[data] = publisher.publish(topic, data, kind="new")
-
-
-def _flush(publisher: HedgedPublisher, topic: str, accepted: Futures) -> None:
+def _publish(
+    publisher: HedgedPublisher, topic: str, accepted: Futures, *, flushes: bool = False
+) -> None:
     for number in range(_MOST_CALLS):
         data = b"%d" % number
         accepted[data] = publisher.publish(topic, data)
-        publisher.flush()
+        if flushes:
+            publisher.flush()
 
 
 _CLOSES: Final = {"stops": True, "closes": True}
@@ -51,7 +48,7 @@ _CLOSES: Final = {"stops": True, "closes": True}
 # The most seconds until a signal, and what it interrupts.
 _CALLS: Final[list[tuple[float, dict[str, Any]]]] = [
     (0.004, {"call": _publish}),
-    (0.01, {"call": _flush}),
+    (0.01, {"call": partial(_publish, flushes=True)}),
     (3e-4, {"call": lambda publisher, *_: publisher.stop(), "stops": True}),
     (0.006, {"call": lambda publisher, *_: publisher.close(), **_CLOSES}),
     (0.006, {"call": lambda publisher, *_: publisher.__exit__(None, None, None), **_CLOSES}),

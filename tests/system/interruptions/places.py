@@ -34,6 +34,11 @@ class TimeLimitError(Exception):
     """What a time limit raises from a signal handler, as Celery's soft limit does."""
 
 
+def raise_time_limit(*_: object) -> None:
+    """Stand for the signal handler."""
+    raise TimeLimitError("time is up")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Interruption:
     """How an interrupted call ended."""
@@ -159,11 +164,6 @@ def interrupt_collection(
 def _describe(frame: FrameType) -> str:
     code = frame.f_code
     path = os.sep.join(code.co_filename.split(os.sep)[-3:])
-    return f"{path}:{frame.f_lineno} in {code.co_name}, {_operation(frame)}"
-
-
-def _operation(frame: FrameType) -> str:
-    for instruction in dis.get_instructions(frame.f_code):
-        if instruction.offset == frame.f_lasti:
-            return instruction.opname
-    return "entry"  # Python 3.10 has no instruction for it
+    here = (one.opname for one in dis.get_instructions(code) if one.offset == frame.f_lasti)
+    # Python 3.10 has no instruction for the entry.
+    return f"{path}:{frame.f_lineno} in {code.co_name}, {next(here, 'entry')}"

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
@@ -37,7 +37,7 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 from hedged_pubsub import HedgedPublisher
 from hedged_pubsub.testing import PubSubServer
 
-from .places import Interruption, TimeLimitError, interrupt, interrupt_collection
+from .places import Interruption, TimeLimitError, interrupt, interrupt_collection, raise_time_limit
 
 HANGS: Final = 8.0
 """Seconds after which an interruption, with all that is checked after it, counts as a hang."""
@@ -47,8 +47,6 @@ PROMPTLY: Final = 4.0
 
 _BRIEFLY: Final = BatchSettings(max_messages=100, max_latency=0.01)
 _UNTIL_FLUSHED: Final = BatchSettings(max_messages=100, max_latency=float("inf"))
-
-_NO_OPTIONS: Final = PublisherOptions()
 
 GRPC_FORKS: Final = tuple(int(part) for part in grpc.__version__.split(".")[:3]) >= (1, 82, 1)
 """Before, gRPC closed every channel in a forked child, which a server's handlers could hang."""
@@ -77,6 +75,12 @@ def _publish(publisher: HedgedPublisher, topic: str, accepted: Futures, **argume
     accepted[b"interrupted"] = publisher.publish(topic, b"interrupted", **arguments)
 
 
+def _publish_some(publisher: HedgedPublisher, topic: str, name: bytes, count: int) -> Futures:
+    return {
+        (data := b"%s %d" % (name, one)): publisher.publish(topic, data) for one in range(count)
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """What is interrupted, and in which state the publisher is then."""
@@ -84,7 +88,7 @@ class Scenario:
     call: Callable[[HedgedPublisher, str, Futures], object]
     earlier: int = 2  # so many messages were accepted before
     batch: BatchSettings = _BRIEFLY
-    options: PublisherOptions = _NO_OPTIONS
+    options: Sequence[Any] = ()
     limit: int | None = None  # of messages, if flow control counts
     refuses: bool = False  # flow control may refuse what is published beside the earlier messages
     flushed_after: float | None = None  # seconds until another thread sends what is open
@@ -130,10 +134,6 @@ SCENARIOS: Final[dict[str, Scenario]] = {
 }
 
 
-def _raise(error: BaseException) -> object:
-    raise error
-
-
 def _read_and_publish(publisher: HedgedPublisher, topic: str) -> object:
     publisher.hedging_stats()
     return publisher.publish(topic, b"from the handler")
@@ -143,8 +143,8 @@ Reaction = Callable[[HedgedPublisher, str], object]
 
 REACTIONS: Final[dict[str, dict[str, Reaction]]] = {
     "raise": {
-        "a time limit": lambda *_: _raise(TimeLimitError("time is up")),
-        "Ctrl-C": lambda *_: _raise(KeyboardInterrupt("Ctrl-C")),
+        "a time limit": raise_time_limit,
+        "Ctrl-C": lambda *_: signal.default_int_handler(signal.SIGINT, None),
     },
     "drain": {
         "publish()": _read_and_publish,
@@ -203,10 +203,7 @@ def interrupt_once(
     transport = None if scenario.stops else _shared_transport()
     publisher = HedgedPublisher(scenario.batch, scenario.options, transport=transport)
     _until_fork.append(publisher)
-    accepted: Futures = {}
-    for earlier in range(scenario.earlier):
-        data = b"earlier %d" % earlier
-        accepted[data] = publisher.publish(topic, data)
+    accepted = _publish_some(publisher, topic, b"earlier", scenario.earlier)
     if scenario.flushed_after is not None:
         threading.Timer(scenario.flushed_after, publisher.flush, [PROMPTLY]).start()
 
@@ -241,8 +238,7 @@ def interrupt_once(
     if not is_stopped:
         if scenario.limit is not None:
             publisher.flush(timeout=PROMPTLY)
-        for data in [b"later %d" % one for one in range(scenario.limit or 1)]:
-            accepted[data] = publisher.publish(topic, data)
+        accepted |= _publish_some(publisher, topic, b"later", scenario.limit or 1)
         if scenario.limit is not None:
             publisher.flush(timeout=PROMPTLY)
     ids: dict[bytes, str] = {}

@@ -17,11 +17,11 @@ from collections.abc import Callable
 import pytest
 from google.cloud.pubsub_v1.types import LimitExceededBehavior
 
-from hedged_pubsub.testing import FaultScript, Fixed, PubSubServer
+from hedged_pubsub.testing import FaultScript, PubSubServer, Stall
 
 from ..conftest import TOPIC, Make, run_python
 from . import fuzz, program
-from .places import TimeLimitError, interrupt, interrupt_collection
+from .places import TimeLimitError, interrupt, interrupt_collection, raise_time_limit
 
 _COUNT = os.environ.get("HEDGED_PUBSUB_INTERRUPTIONS", "60")
 """How many publishers are interrupted; 2,000 before a release."""
@@ -50,24 +50,24 @@ def test_interrupted_publishers_are_not_broken() -> None:
     assert process.returncode == 0
 
 
-def raise_time_limit(*_: object) -> None:
-    """Stand for the handler of a signal."""
-    raise TimeLimitError
-
-
 def test_a_time_limit_while_publish_waits_for_room(server: PubSubServer, make: Make) -> None:
     """The limit comes out of ``publish()`` when it strikes, however often, and no room is lost."""
     options = program.limit(LimitExceededBehavior.BLOCK, 2)
-    publisher = make(publisher_options=options, script=FaultScript(latency=Fixed(0.4)))
+    publisher = make(publisher_options=options, script=FaultScript(faults=[Stall(1.5)]))
     before = signal.signal(signal.SIGUSR1, raise_time_limit)
     futures = [publisher.publish(TOPIC, b"data") for _ in range(2)]
+
+    def publish_late() -> None:
+        strike = (threading.get_ident(), signal.SIGUSR1)
+        threading.Timer(0.02, signal.pthread_kill, strike).start()
+        publisher.publish(TOPIC, b"late")
+
     for _ in range(5):
-        strike = (signal.pthread_kill, (threading.get_ident(), signal.SIGUSR1))
-        threading.Timer(0.02, *strike).start()
         with pytest.raises(TimeLimitError):
-            publisher.publish(TOPIC, b"late")
-        assert not any(future.done() for future in futures)
+            publish_late()
+    assert not any(future.done() for future in futures)
     signal.signal(signal.SIGUSR1, before)
+    server.set_script(FaultScript())
     futures += [publisher.publish(TOPIC, b"data") for _ in range(2)]
     assert len({future.result(timeout=5) for future in futures}) == 4
     assert [message.data for message in server.messages()] == [b"data"] * 4
