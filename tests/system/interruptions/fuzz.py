@@ -43,15 +43,12 @@ def _publish(
             publisher.flush()
 
 
-_CLOSES: Final = {"stops": True, "closes": True}
-
 # The most seconds until a signal, and what it interrupts.
 _CALLS: Final[list[tuple[float, dict[str, Any]]]] = [
     (0.004, {"call": _publish}),
     (0.01, {"call": partial(_publish, flushes=True)}),
     (3e-4, {"call": lambda publisher, *_: publisher.stop(), "stops": True}),
-    (0.006, {"call": lambda publisher, *_: publisher.close(), **_CLOSES}),
-    (0.006, {"call": lambda publisher, *_: publisher.__exit__(None, None, None), **_CLOSES}),
+    (0.006, {"call": lambda publisher, *_: publisher.close(), "stops": True, "closes": True}),
 ]
 _OPTIONS: Final[list[dict[str, Any]]] = [
     {},

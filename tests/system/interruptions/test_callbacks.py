@@ -170,9 +170,7 @@ def publish_deeply(publisher: HedgedPublisher, depth: int = 5) -> None:
     future.result(5)
 
 
-Harm = Callable[[HedgedPublisher, threading.Event], object]
-
-_HARMS: dict[str, Harm] = {
+_HARMS: dict[str, Callable[[HedgedPublisher, threading.Event], object]] = {
     "raises": lambda _publisher, _release: 1 / 0,
     "sleeps": lambda _publisher, release: release.wait(20),
     "publishes and waits": lambda publisher, _: publish_deeply(publisher),

@@ -21,12 +21,10 @@ from ..programs import run
 
 _BATCHES = BatchSettings(max_messages=10, max_latency=60)
 
-_MESSAGES = 300
-
 
 def publish_all(publisher: HedgedPublisher, topic: str) -> list[Any]:
     """Publish many messages."""
-    return [publisher.publish(topic, b"%d" % number) for number in range(_MESSAGES)]
+    return [publisher.publish(topic, b"%d" % number) for number in range(300)]
 
 
 def test_close_while_stop_is_under_way(server: PubSubServer) -> None:
