@@ -213,17 +213,14 @@ class LibraryThread:
         return called or item is not None
 
     def _call_due(self) -> bool:
-        timers = self._timers
-        if not timers or timers[0][0] > self._clock():
-            return False
         # Timers that these set for now wait for the next turn, so that the queue gets its own.
         due: list[_Timer] = []
         now = self._clock()
-        while timers and timers[0][0] <= now:
-            due.append(heapq.heappop(timers))
+        while self._timers and self._timers[0][0] <= now:
+            due.append(heapq.heappop(self._timers))
         for _when, _order, function, *args in due:
             self._call(function, *args)
-        return True
+        return bool(due)
 
     def _call(self, function: Callable[..., object], *args: Any) -> None:
         try:

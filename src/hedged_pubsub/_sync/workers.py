@@ -161,16 +161,14 @@ class Workers:
         try:
             self._tokens.get(timeout=_IDLE_TIMEOUT)
         except queue.Empty:
-            got_one = False
-        else:
-            got_one = True
-        self._idle -= 1
-        if not got_one:
+            self._idle -= 1
             self._threads -= 1
             if self._urgent or self._later:
                 # A job came in that moment, and counted on this worker.
                 self._added()
-        return got_one
+            return False
+        self._idle -= 1
+        return True
 
 
 def _pop(*lines: collections.deque[_Job]) -> _Job | None:

@@ -18,6 +18,7 @@ import _thread
 import dis
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -33,23 +34,32 @@ class TimeLimitError(Exception):
     """What a time limit raises from a signal handler, as Celery's soft limit does."""
 
 
+def raise_time_limit(*_: object) -> None:
+    """Stand for the signal handler."""
+    raise TimeLimitError("time is up")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Interruption:
     """How an interrupted call ended."""
 
     place: str | None  # None if it has fewer places
-    result: Any
     raised: BaseException | None
     # The interpreter dropped the exception: in a finalizer, or a callback of a weak reference.
     lost: bool
 
 
 def interrupt(
-    call: Callable[[], object], number: int, handler: Callable[[str], object]
+    call: Callable[[], object],
+    number: int,
+    handler: Callable[[str], object],
+    *,
+    but_in: re.Pattern[str] | None = None,
 ) -> Interruption:
     """Call something on the main thread, and a signal handler at one of the places in it.
 
-    They are counted from 1 in the order in which the call comes by; the handler is told which.
+    They are counted from 1 in the order in which the call comes by; the handler is told which. Of
+    functions in files that match ``but_in`` only the entry counts.
     """
     place: str | None = None
     seen = 0
@@ -71,7 +81,7 @@ def interrupt(
             handler(place)
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
-        if frame.f_code in own_code:
+        if frame.f_code in own_code or (but_in and but_in.search(frame.f_code.co_filename)):
             return None
         frame.f_trace_opcodes = True
         # Calls a C function without a call instruction, after which the signal would be handled
@@ -83,18 +93,18 @@ def interrupt(
     handler_before = signal.signal(_SIGNAL, handle)
     hook_before = sys.unraisablehook
     sys.unraisablehook = dropped.append
-    result = raised = None
+    raised = None
     sys._getframe().f_trace_opcodes = True  # or Python 3.12 traces none
     sys.settrace(trace)
     try:
-        result = call()
+        call()
     except BaseException as caught:  # noqa: BLE001 - it is looked at
         raised = caught
     finally:
         sys.settrace(None)
         sys.unraisablehook = hook_before
         signal.signal(_SIGNAL, handler_before)
-    return Interruption(place=place, result=result, raised=raised, lost=bool(dropped))
+    return Interruption(place=place, raised=raised, lost=bool(dropped))
 
 
 def interrupt_collection(
@@ -115,12 +125,12 @@ def interrupt_collection(
 
     def collected(phase: str, _: object) -> None:
         nonlocal seen, place
-        if place is not None:
+        if place is not None or _thread.get_ident() != thread:
             return
         if phase == "stop":
             # They empty the interpreter's store, and the next object is enough for a collection.
             kept.extend(([], {}) for _ in range(80))
-        elif _thread.get_ident() == thread:
+        else:
             frame = sys._getframe(1)
             seen += frame.f_code is not own_code
             if seen == number > 0:
@@ -131,7 +141,7 @@ def interrupt_collection(
     own_code = interrupt_collection.__code__
     thresholds_before, hook_before = gc.get_threshold(), sys.unraisablehook
     sys.unraisablehook = dropped.append
-    result = raised = None
+    raised = None
     gc.freeze()  # or each collection would take a while
     gc.callbacks.append(collected)
     gc.collect()
@@ -139,7 +149,7 @@ def interrupt_collection(
     tracer = sys.gettrace()
     sys.settrace(None)  # the coverage's allocates between any two lines
     try:
-        result = call()
+        call()
     except BaseException as caught:  # noqa: BLE001 - it is looked at
         raised = caught
     finally:
@@ -148,17 +158,12 @@ def interrupt_collection(
         gc.unfreeze()
         gc.callbacks.remove(collected)
         sys.unraisablehook = hook_before
-    return Interruption(place=place, result=result, raised=raised, lost=bool(dropped))
+    return Interruption(place=place, raised=raised, lost=bool(dropped))
 
 
 def _describe(frame: FrameType) -> str:
     code = frame.f_code
     path = os.sep.join(code.co_filename.split(os.sep)[-3:])
-    return f"{path}:{frame.f_lineno} in {code.co_name}, {_operation(frame)}"
-
-
-def _operation(frame: FrameType) -> str:
-    for instruction in dis.get_instructions(frame.f_code):
-        if instruction.offset == frame.f_lasti:
-            return instruction.opname
-    return "entry"  # Python 3.10 has no instruction for it
+    here = (one.opname for one in dis.get_instructions(code) if one.offset == frame.f_lasti)
+    # Python 3.10 has no instruction for the entry.
+    return f"{path}:{frame.f_lineno} in {code.co_name}, {next(here, 'entry')}"

@@ -1,10 +1,9 @@
 """Interrupts calls at one place after the other, and checks what became of each.
 
-Run as ``python -m tests.system.interruptions.program raise|call|collect FIRST SCENARIO...``: the
+Run as ``python -m tests.system.interruptions.program raise|call|collect [SCENARIO...]``: the
 handler of the signal raises, or it calls the publisher, or another thread does that in a garbage
-collection. Prints each scenario and each place, of the first scenario those from ``FIRST`` on. Ends
-with status 0 when the calls have no further place, and else after the first one that did harm: with
-status 3 and the reason on its last line, or with status 1 and all stacks on stderr after a hang.
+collection. Prints each scenario and each place; goes on with the next scenario after one that did
+harm, and ends with their number; or with all stacks on stderr after a hang.
 """
 
 from __future__ import annotations
@@ -18,24 +17,27 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 import grpc
 from google.api_core.retry import Retry
+from google.cloud.pubsub_v1.publisher.exceptions import FlowControlLimitError
 from google.cloud.pubsub_v1.types import (
     BatchSettings,
     LimitExceededBehavior,
     PublisherOptions,
     PublishFlowControl,
 )
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
-from hedged_pubsub import HedgedPublisher
+from hedged_pubsub import HedgedPublisher, HedgingSettings
 from hedged_pubsub.testing import PubSubServer
 
-from .places import Interruption, TimeLimitError, interrupt, interrupt_collection
+from .places import Interruption, TimeLimitError, interrupt, interrupt_collection, raise_time_limit
 
 HANGS: Final = 8.0
 """Seconds after which an interruption, with all that is checked after it, counts as a hang."""
@@ -46,13 +48,10 @@ PROMPTLY: Final = 4.0
 _BRIEFLY: Final = BatchSettings(max_messages=100, max_latency=0.01)
 _UNTIL_FLUSHED: Final = BatchSettings(max_messages=100, max_latency=float("inf"))
 
-_NO_OPTIONS: Final = PublisherOptions()
-
 GRPC_FORKS: Final = tuple(int(part) for part in grpc.__version__.split(".")[:3]) >= (1, 82, 1)
 """Before, gRPC closed every channel in a forked child, which a server's handlers could hang."""
 
 Futures = dict[bytes, Any]
-
 
 # Interrupted publishers, which a fork is to find alive; it takes longer than an interruption.
 _until_fork: Final[list[HedgedPublisher]] = []
@@ -72,20 +71,26 @@ def limit(behavior: LimitExceededBehavior, messages: int) -> PublisherOptions:
     )
 
 
-def _publish(publisher: HedgedPublisher, topic: str, **arguments: Any) -> object:
-    return publisher.publish(topic, b"interrupted", **arguments)
+def _publish(publisher: HedgedPublisher, topic: str, accepted: Futures, **arguments: Any) -> None:
+    accepted[b"interrupted"] = publisher.publish(topic, b"interrupted", **arguments)
+
+
+def _publish_some(publisher: HedgedPublisher, topic: str, name: bytes, count: int) -> Futures:
+    return {
+        (data := b"%s %d" % (name, one)): publisher.publish(topic, data) for one in range(count)
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """What is interrupted, and in which state the publisher is then."""
 
-    call: Callable[[HedgedPublisher, str], object]
+    call: Callable[[HedgedPublisher, str, Futures], object]
     earlier: int = 2  # so many messages were accepted before
     batch: BatchSettings = _BRIEFLY
-    options: PublisherOptions = _NO_OPTIONS
+    options: Sequence[Any] = ()
     limit: int | None = None  # of messages, if flow control counts
-    refuses: bool = False  # flow control refuses the message
+    refuses: bool = False  # flow control may refuse what is published beside the earlier messages
     flushed_after: float | None = None  # seconds until another thread sends what is open
     stops: bool = False  # nothing can be published afterwards
     closes: bool = False  # what was accepted may fail, as the publisher was closed before
@@ -111,28 +116,22 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "publish with its own retry": Scenario(
         call=partial(_publish, retry=Retry(timeout=30), timeout=20)
     ),
-    "publish within limits (ERROR)": _limited(LimitExceededBehavior.ERROR, earlier=1),
-    "publish within limits (BLOCK)": _limited(LimitExceededBehavior.BLOCK, earlier=1),
+    "publish within limits": _limited(LimitExceededBehavior.BLOCK, earlier=1),
     "publish above the limit (ERROR)": _limited(
         LimitExceededBehavior.ERROR, earlier=3, refuses=True
     ),
     "publish that waits (BLOCK)": _limited(
         LimitExceededBehavior.BLOCK, earlier=3, flushed_after=0.01
     ),
-    "flush": Scenario(call=lambda publisher, _: publisher.flush()),
-    "stop": Scenario(call=lambda publisher, _: publisher.stop(), stops=True),
-    "close": Scenario(call=lambda publisher, _: publisher.close(), stops=True, closes=True),
+    "flush": Scenario(call=lambda publisher, *_: publisher.flush()),
+    "stop": Scenario(call=lambda publisher, *_: publisher.stop(), stops=True),
     "close with a timeout": Scenario(
-        call=lambda publisher, _: publisher.close(timeout=PROMPTLY), stops=True, closes=True
+        call=lambda publisher, *_: publisher.close(timeout=PROMPTLY), stops=True, closes=True
     ),
     "the end of a with block": Scenario(
-        call=lambda publisher, _: publisher.__exit__(None, None, None), stops=True, closes=True
+        call=lambda publisher, *_: publisher.__exit__(None, None, None), stops=True, closes=True
     ),
 }
-
-
-def _raise(error: BaseException) -> object:
-    raise error
 
 
 def _read_and_publish(publisher: HedgedPublisher, topic: str) -> object:
@@ -140,116 +139,129 @@ def _read_and_publish(publisher: HedgedPublisher, topic: str) -> object:
     return publisher.publish(topic, b"from the handler")
 
 
-_numbers = itertools.count()
-
 Reaction = Callable[[HedgedPublisher, str], object]
 
 REACTIONS: Final[dict[str, dict[str, Reaction]]] = {
     "raise": {
-        "a time limit": lambda *_: _raise(TimeLimitError("time is up")),
-        "Ctrl-C": lambda *_: _raise(KeyboardInterrupt("Ctrl-C")),
+        "a time limit": raise_time_limit,
+        "Ctrl-C": lambda *_: signal.default_int_handler(signal.SIGINT, None),
     },
-    "call": {
+    "drain": {
         "publish()": _read_and_publish,
         "flush()": lambda publisher, _: publisher.flush(),
         "close()": lambda publisher, _: publisher.close(),
     },
 }
-"""What the handler of the signal does."""
+"""What the handler of the signal does; after draining the publisher it raises."""
 
 
-def _on_another_thread(react: Reaction) -> Reaction:
-    def run(publisher: HedgedPublisher, topic: str) -> object:
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            return pool.submit(react, publisher, topic).result()
-
-    return run
+def _on_another_thread(react: Reaction, publisher: HedgedPublisher, topic: str) -> object:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(react, publisher, topic).result()
 
 
+REACTIONS["call"] = REACTIONS["drain"]
 # That is what runs there most often: the collector calls Python code, and threads are switched.
 REACTIONS["collect"] = {
-    name: _on_another_thread(react) for name, react in REACTIONS["call"].items()
+    name: partial(_on_another_thread, react) for name, react in REACTIONS["call"].items()
 }
 
 
+class _SharedTransport(PublisherGrpcTransport):
+    """A transport that outlives the publishers on it: to connect takes longer than to publish."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@cache
+def _shared_transport() -> _SharedTransport:
+    return _SharedTransport(channel=grpc.insecure_channel(os.environ["PUBSUB_EMULATOR_HOST"]))
+
+
+_numbers: Final = itertools.count()
+
+Find = Callable[[Callable[[], object], Callable[[str], object]], Interruption]
+"""Calls the one, and the other at some place in it."""
+
+HARMS: Final = (HarmError, RuntimeError, concurrent.futures.TimeoutError)
+"""What ``interrupt_once`` raises if something is broken."""
+
+
 def interrupt_once(
-    server: PubSubServer, scenario: Scenario, number: int, kind: str, reaction: str
-) -> Interruption:
-    """Interrupt a new publisher's call at a place; raise `HarmError` if something is broken."""
+    server: PubSubServer, scenario: Scenario, kind: str, reaction: str, find: Find
+) -> str | None:
+    """Interrupt a new publisher's call; return at which place, or raise one of ``HARMS``."""
+    faulthandler.dump_traceback_later(HANGS, exit=True)
+    raises = kind in {"raise", "drain"}
     server.clear()
     # Its own: what an interrupted close() has given up may be stored after the clearing.
     topic = server.create_topic(f"orders-{next(_numbers)}")
-    publisher = HedgedPublisher(scenario.batch, scenario.options)
+    transport = None if scenario.stops else _shared_transport()
+    # Or a busy machine is a reason to hedge, and messages are stored twice.
+    settings = HedgingSettings(hedge_delay=PROMPTLY)
+    publisher = HedgedPublisher(
+        scenario.batch, scenario.options, hedging_settings=settings, transport=transport
+    )
     _until_fork.append(publisher)
-    accepted: Futures = {}
-    for earlier in range(scenario.earlier):
-        data = b"earlier %d" % earlier
-        accepted[data] = publisher.publish(topic, data)
+    accepted = _publish_some(publisher, topic, b"earlier", scenario.earlier)
     if scenario.flushed_after is not None:
         threading.Timer(scenario.flushed_after, publisher.flush, [PROMPTLY]).start()
 
-    def handle(place: str) -> None:
-        os.write(1, f"{number}: {place}\n".encode())
+    def handle(_: str) -> None:
         try:
-            result = react(publisher, topic)
+            result = REACTIONS[kind][reaction](publisher, topic)
         except RuntimeError:  # it was stopped
             if not (scenario.stops and reaction == "publish()"):
                 raise
         else:
-            if reaction == "publish()" and not scenario.refuses:
+            if reaction == "publish()":
                 accepted[b"from the handler"] = result
 
-    react = REACTIONS[kind][reaction]
-    find = interrupt_collection if kind == "collect" else interrupt
-    end = find(partial(scenario.call, publisher, topic), number, handle)
-    stopped = scenario.stops or (reaction == "close()" and end.place is not None)
+    def may_fail(data: bytes, error: BaseException) -> bool:
+        if isinstance(error, FlowControlLimitError):
+            return scenario.refuses and not data.startswith(b"later")
+        # It was closed before; or by the handler, and the message that it interrupted was too late.
+        is_interrupted = not data.startswith(b"earlier") and data == next(reversed(accepted))
+        return (scenario.closes and raises) or (is_closed and is_interrupted)
+
+    end = find(partial(scenario.call, publisher, topic, accepted), handle)
+    is_closed = reaction == "close()" and end.place is not None
+    is_stopped = scenario.stops or is_closed
     if end.place is None:
         if end.raised is not None:
             raise end.raised
-    elif kind == "raise":
+    elif raises:
         if not (isinstance(end.raised, (TimeLimitError, KeyboardInterrupt)) or end.lost):
             raise HarmError(f"the error did not come out of the call, but {end.raised!r}")
-    elif not (end.raised is None or (stopped and isinstance(end.raised, RuntimeError))):
+    elif not (end.raised is None or (is_stopped and isinstance(end.raised, RuntimeError))):
         raise HarmError(f"the call raised {end.raised!r}")
-    if end.result is not None:
-        error = end.result.exception(PROMPTLY) if stopped else None
-        if error is None and not scenario.refuses:
-            accepted[b"interrupted"] = end.result
     publisher.hedging_stats()
-    if not stopped:
+    if not is_stopped:
         if scenario.limit is not None:
             publisher.flush(timeout=PROMPTLY)
-        later = {b"later %d" % one: None for one in range(scenario.limit or 1)}
-        accepted |= {data: publisher.publish(topic, data) for data in later}
+        accepted |= _publish_some(publisher, topic, b"later", scenario.limit or 1)
         if scenario.limit is not None:
             publisher.flush(timeout=PROMPTLY)
-    _check_outcomes(accepted, may_fail=scenario.closes and kind == "raise")
-    publisher.close(timeout=PROMPTLY)
-    _check_stored(server, topic, accepted)
-    return end
-
-
-def _check_outcomes(accepted: Futures, *, may_fail: bool) -> None:
+    ids: dict[bytes, str] = {}
     give_up = time.monotonic() + PROMPTLY
     for data, future in accepted.items():
-        try:
-            error = future.exception(max(0, give_up - time.monotonic()))
-        except concurrent.futures.TimeoutError:
-            raise HarmError(f"the message {data!r} has no outcome") from None
-        if error is not None and not may_fail:
+        error = future.exception(max(0, give_up - time.monotonic()))
+        if error is None:
+            ids[data] = future.result()
+        elif not may_fail(data, error):
             raise HarmError(f"the message {data!r} failed: {error!r}")
-
-
-def _check_stored(server: PubSubServer, topic: str, accepted: Futures) -> None:
+    publisher.close(timeout=PROMPTLY)
     messages = [message for message in server.messages() if message.topic == topic]
     stored = {message.data: message.message_id for message in messages}
     if len(stored) != len(messages):
         raise HarmError(f"messages were stored twice: {messages}")
-    for data, future in accepted.items():
-        if future.exception() is None and future.result() != stored.get(data):
-            raise HarmError(f"{data!r}: the id {future.result()}, in the service {stored}")
-    if unknown := stored.keys() - accepted.keys() - {b"interrupted"}:
+    if not ids.items() <= stored.items():
+        raise HarmError(f"{ids.items() - stored.items()} are not what is stored")
+    unknown = stored.keys() - accepted.keys()
+    if len(unknown) > 1:  # the interrupted one may be stored, though its future is lost
         raise HarmError(f"these were never published: {unknown}")
+    return end.place
 
 
 def check_fork() -> None:
@@ -272,37 +284,47 @@ def check_fork() -> None:
         time.sleep(0.001)
     if took > 0.7:
         raise HarmError(f"a fork took {took:.1f} s")
+    _until_fork.clear()
 
 
-def main(kind: str, first: str, *names: str) -> int:
-    """Interrupt the call of each scenario at each place, in the first one from ``first`` on."""
+def interrupt_everywhere(server: PubSubServer, name: str, kind: str) -> None:
+    """Interrupt the call of a scenario at each place, or until that does harm."""
+    at_place = interrupt_collection if kind == "collect" else interrupt
+
+    def find(call: Callable[[], object], handle: Callable[[str], object]) -> Interruption:
+        def tell_and_handle(place: str) -> None:
+            os.write(1, f"{name}, {reaction}, {number}: {place}\n".encode())
+            handle(place)
+
+        return at_place(call, number, tell_and_handle)
+
+    # What is loaded on first use is loaded now, not at one of the places.
+    for number in itertools.chain([10**9], itertools.count(1)):
+        for reaction in REACTIONS[kind]:
+            place = interrupt_once(server, SCENARIOS[name], kind, reaction, find)
+        if place is None or len(_until_fork) >= _BETWEEN_FORKS:
+            check_fork()
+            if kind != "collect":
+                gc.collect()  # or it comes in a call, where gRPC's finalizers swallow all
+        if number == 10**9:
+            gc.freeze()  # what lives on need not be looked at in each collection
+        elif place is None:
+            print(f"{name}: {number - 1} places", flush=True)
+            break
+
+
+def main(kind: str, *names: str) -> int:
+    """Interrupt the calls of scenarios, by default of all; return how many were harmed."""
+    harmed = 0
     with PubSubServer(set_emulator_host=True) as server:
-        places = int(first) - 1
-        for name in names:
-            print(f"{name}:", flush=True)
-            number = 10**9  # What is loaded on first use is loaded now, not at one of the places.
-            while True:
-                try:
-                    for reaction in REACTIONS[kind]:
-                        faulthandler.dump_traceback_later(HANGS, exit=True)
-                        end = interrupt_once(server, SCENARIOS[name], number, kind, reaction)
-                    if end.place is None or len(_until_fork) >= _BETWEEN_FORKS:
-                        check_fork()
-                        _until_fork.clear()
-                        gc.collect()  # or it comes in a call, where gRPC's finalizers swallow all
-                except (HarmError, RuntimeError, concurrent.futures.TimeoutError) as harm:
-                    print(f"after {reaction}: {harm!r}", flush=True)
-                    return 3
-                if end.place is None and number < 10**9:
-                    break
-                if number == 10**9:
-                    gc.freeze()  # what lives on need not be looked at in each collection
-                places = number if end.place else places
-                number = places + 1
-            print(f"{places} places", flush=True)
-            places = 0
+        for name in names or SCENARIOS:
+            try:
+                interrupt_everywhere(server, name, kind)
+            except HARMS:
+                traceback.print_exc(file=sys.stdout)
+                harmed += 1
         faulthandler.cancel_dump_traceback_later()
-    return 0
+    return harmed
 
 
 if __name__ == "__main__":

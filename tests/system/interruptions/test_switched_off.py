@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import grpc
@@ -16,19 +17,19 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 
 from hedged_pubsub import HedgedPublisher
 
+from ..conftest import on_threads
 from .places import interrupt
 
 _TOPIC = "projects/test/topics/orders"
 _OTHER_TOPIC = "projects/test/topics/bills"
 
+# Makes the message, before anything is accepted: to the publisher that is one call.
+_MESSAGES = re.compile(r"/proto/|/copy\.py|<frozen _collections_abc>|<frozen abc>")
 
-class Interrupted(BaseException):
-    """What a signal handler raises, such as KeyboardInterrupt."""
 
-
-def raise_interrupted(_place: str) -> None:
+def press_ctrl_c(_place: str) -> None:
     """Stand for the signal handler."""
-    raise Interrupted
+    raise KeyboardInterrupt
 
 
 class Publisher(HedgedPublisher):
@@ -39,13 +40,6 @@ class Publisher(HedgedPublisher):
 
     def _close_transport(self) -> None:
         pass  # all publishers share it
-
-
-@pytest.fixture(scope="module")
-def asker() -> Iterator[ThreadPoolExecutor]:
-    """Start another thread, which does not own what an interruption leaves locked in this one."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
 
 
 @pytest.fixture
@@ -61,7 +55,7 @@ def transport() -> Iterator[PublisherGrpcTransport]:
 @pytest.mark.parametrize("key", ["", "key"], ids=["plain", "ordered"])
 @pytest.mark.parametrize("method", ["publish", "flush", "stop", "close"])
 def test_an_exception_at_each_place(
-    transport: PublisherGrpcTransport, asker: ThreadPoolExecutor, key: str, method: str
+    transport: PublisherGrpcTransport, key: str, method: str
 ) -> None:
     """All that was accepted ends, without another call; a later publish works; close ends.
 
@@ -81,8 +75,10 @@ def test_an_exception_at_each_place(
         if method != "publish":
             publish()
         call = publish if method == "publish" else getattr(publisher, method)
-        place = interrupt(call, number, raise_interrupted).place
-        errors = list(asker.map(lambda future: future.exception(timeout=2), futures))
+        place = interrupt(call, number, press_ctrl_c, but_in=_MESSAGES).place
+        # On threads that do not own what the interruption leaves locked in this one.
+        outcomes = on_threads(*(partial(future.exception, timeout=2) for future in futures))
+        errors = [outcome.result() for outcome in outcomes]
         if method in {"publish", "flush"}:
             assert not any(errors), place
             assert publisher.publish(_TOPIC, b"later", key).result(timeout=5), place
