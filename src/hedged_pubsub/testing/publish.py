@@ -8,10 +8,10 @@ instead of a blocked thread, and thousands can be held at once.
 from __future__ import annotations
 
 import base64
-import functools
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -154,7 +154,7 @@ class PublishService:
             )
             self._calls.append(call)
         # gRPC calls this at the end of every call, and says False if that has passed already.
-        if not call.context.add_callback(functools.partial(self._ended, call)):
+        if not call.context.add_callback(partial(self._ended, call)):
             self._ended(call)
             return
         try:
@@ -172,7 +172,7 @@ class PublishService:
                     self._after(seconds, call, self._answer)
             case faults.Status(code=code, after=after):
                 error = StatusError(code, f"the fault script fails call {call.number}")
-                self._after(after, call, functools.partial(self._fail, error=error))
+                self._after(after, call, partial(self._fail, error=error))
             case faults.DropReply():
                 if self._store(call):
                     self._drop(call)
@@ -189,7 +189,7 @@ class PublishService:
         if seconds <= 0:
             act(call)
         else:
-            self._timer.call_at(call.arrival + seconds, functools.partial(act, call))
+            self._timer.call_at(call.arrival + seconds, partial(act, call))
 
     def _store_and_answer(self, call: _OpenCall) -> None:
         if self._store(call):
