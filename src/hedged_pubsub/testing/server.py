@@ -66,7 +66,7 @@ class PubSubServer:
             raise TypeError(f"script={script!r} must be a FaultScript")
         if "/" in checks.text("project", project, "test"):
             raise ValueError(f'project={project!r} must be an id without slashes, such as "test"')
-        checks.integer("port", port, minimum=0, maximum=65_535)
+        checks.integer("port", port, 0, 65_535)
         self._has_relay = relay or script.resets_connections
         self._set_up = (script, port, auto_create_topics, self._has_relay)
         self._process = process
