@@ -272,7 +272,7 @@ def attributes_called_retry_and_timeout(scene: Scene) -> None:
     try:
         for name in ("retry", "timeout"):
             future = scene.attempt(name, publisher.publish, scene.topic, b"data", **{name: "value"})
-            scene.outcome(name, future, timeout=1)
+            scene.outcome(name, future, timeout=0.1)
     finally:
         threading.excepthook = usual
     scene.note("threads that died", died)
