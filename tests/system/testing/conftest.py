@@ -9,11 +9,10 @@ from typing import Any
 import grpc
 import pytest
 from google.pubsub_v1 import types
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
 from hedged_pubsub.testing import PubSubServer
-
-PublishRequest = types.PublishRequest.pb()
-PublishResponse = types.PublishResponse.pb()
+from hedged_pubsub.testing.pytest_plugin import pubsub_server as pubsub_server
 
 ORIGINAL = (("x-goog-pubsub-client-telemetry", "CgA="),)
 FIRST_HEDGE = (("x-goog-pubsub-client-telemetry", "CgIIAQ=="),)
@@ -23,11 +22,7 @@ class RawClient:
     """Publishes over one connection that no other client shares."""
 
     def __init__(self, channel: grpc.Channel, topic: str) -> None:
-        self._method = channel.unary_unary(
-            "/google.pubsub.v1.Publisher/Publish",
-            request_serializer=PublishRequest.SerializeToString,
-            response_deserializer=PublishResponse.FromString,
-        )
+        self._method = PublisherGrpcTransport(channel=channel).publish
         self._topic = topic
 
     def start(
@@ -39,7 +34,7 @@ class RawClient:
     ) -> Any:
         """Start a call and return it."""
         messages = [{"data": body} for body in bodies]
-        request = PublishRequest(topic=topic or self._topic, messages=messages)
+        request = types.PublishRequest(topic=topic or self._topic, messages=messages)
         return self._method.future(request, timeout=timeout, metadata=metadata)
 
     def publish(self, *bodies: bytes, **arguments: Any) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -25,13 +25,6 @@ from hedged_pubsub.testing import (
 from tests.system.conftest import wait_until
 
 from .conftest import FIRST_HEDGE, ORIGINAL, RawClient, bodies, fails, outcomes, raw_client
-
-
-@pytest.fixture
-def relayed() -> Iterator[PubSubServer]:
-    """Run a server behind a relay."""
-    with PubSubServer(relay=True, auto_create_topics=True) as running:
-        yield running
 
 
 def test_publishes_are_stored_and_recorded(server: PubSubServer, client: RawClient) -> None:
@@ -197,8 +190,12 @@ def test_topics_through_the_official_client(server: PubSubServer, topic: str) ->
             publisher.list_topics(request={**request, "page_token": "x"})
 
 
-def test_a_reset_breaks_all_calls_of_its_connection_and_no_other(relayed: PubSubServer) -> None:
+def test_a_reset_breaks_all_calls_of_its_connection_and_no_other(
+    pubsub_server: PubSubServer,
+) -> None:
     """The call that meets the fault fails, and so does what shares its connection."""
+    relayed = pubsub_server
+    assert os.environ["PUBSUB_EMULATOR_HOST"] == relayed.address
     held, struck = Stall(1, calls=[1]), ResetConnection(calls=[3])
     relayed.set_script(FaultScript(faults=[held, Stall(600, calls=[2]), struck]))
     with raw_client(relayed) as one, raw_client(relayed) as other:
@@ -225,8 +222,9 @@ def test_a_reset_breaks_all_calls_of_its_connection_and_no_other(relayed: PubSub
     assert first_peer == second_peer
 
 
-def test_a_reset_of_a_call_that_is_gone_is_harmless(relayed: PubSubServer) -> None:
+def test_a_reset_of_a_call_that_is_gone_is_harmless(pubsub_server: PubSubServer) -> None:
     """A client that goes away at the same moment does not break the relay."""
+    relayed = pubsub_server
     relayed.set_script(FaultScript(faults=[DropReply(calls=[1]), ResetConnection(times=20)]))
     for _ in range(20):
         with raw_client(relayed) as client:

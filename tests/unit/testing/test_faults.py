@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -25,7 +24,6 @@ from hedged_pubsub.testing import (
     Stall,
     Status,
     StoreThenStall,
-    TooFewIds,
 )
 from hedged_pubsub.testing.faults import Call, FaultDecider
 
@@ -119,14 +117,6 @@ def test_a_draw_depends_on_seed_and_call_only() -> None:
     plain, faulty = FaultScript(latency=LOG_NORMAL), FaultScript(latency=LOG_NORMAL, faults=[fault])
     pairs = zip(decide(plain, 50), decide(faulty, 50), strict=True)
     assert {met for latency, met in pairs if met != latency} == {fault}
-
-
-def test_a_script_can_be_pickled() -> None:
-    """A script reaches a server in a process of its own as it was."""
-    selective = Stall(1, calls=[1], attempts=range(2), times=3, topic="a", between=(0, 1))
-    others = [Status("UNAVAILABLE"), DropReply(), ResetConnection(), TooFewIds(probability=0.5)]
-    script = FaultScript(latency=Fixed(1), faults=[selective, *others, StoreThenStall(2)])
-    assert pickle.loads(pickle.dumps(script)) == script  # noqa: S301
 
 
 def test_what_a_script_tells() -> None:
