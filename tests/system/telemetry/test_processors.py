@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from google.cloud.pubsub_v1.publisher.exceptions import MessageTooLargeError
@@ -43,25 +44,12 @@ def fail() -> None:
     raise ZeroDivisionError("of the processor")
 
 
-class Hold:
-    """What a processor does that is slow: it takes until it is released."""
-
-    def __init__(self) -> None:
-        self._released = threading.Event()
-        self.release = self._released.set
-        self.is_over = False
-
-    def __call__(self) -> None:
-        self._released.wait(20)
-        self.is_over = True
-
-
 @pytest.fixture
-def hold() -> Iterator[Hold]:
-    """Make something slow, which ends with the test."""
-    hold = Hold()
-    yield hold
-    hold.release()
+def release() -> Iterator[threading.Event]:
+    """Return what a slow processor waits for; it is set with the end of the test."""
+    event = threading.Event()
+    yield event
+    event.set()
 
 
 @pytest.mark.parametrize("moment", ["start", "end"])
@@ -117,35 +105,38 @@ def test_a_processor_that_exits(recorder: Recorder, make: Make) -> None:
 
 @pytest.mark.parametrize("name", ["orders create", "orders publish"])
 def test_an_exporter_that_is_slow(
-    server: PubSubServer, recorder: Recorder, make: Make, hold: Hold, name: str
+    server: PubSubServer, recorder: Recorder, make: Make, release: threading.Event, name: str
 ) -> None:
     """Only the messages whose spans it exports wait for it: no others, and no hedge."""
     other = server.create_topic("other")
     publisher = make(batch_settings=ONE_MESSAGE, publisher_options=TRACED)
     for _ in range(10):
         publisher.publish(other, b"warm-up").result(timeout=5)
-    with recorder.also(Misbehave("end", name, hold)):
+    with recorder.also(Misbehave("end", name, partial(release.wait, 20))):
         slow = publisher.publish(TOPIC, b"data")
         wait_until(lambda: server.messages("orders"))
         for faults in ([], [Stall(30, attempts=[0])]):
             server.set_script(FaultScript(faults=faults))
             publisher.publish(other, b"data").result(timeout=5)
         assert not slow.done()
-        assert not hold.is_over
-        hold.release()
+        release.set()
         assert slow.result(timeout=5)
 
 
 @pytest.mark.parametrize("settings", [ONE_MESSAGE, TOGETHER], ids=["full", "waited"])
 def test_a_processor_that_is_slow_at_the_start(
-    server: PubSubServer, recorder: Recorder, make: Make, hold: Hold, settings: BatchSettings
+    server: PubSubServer,
+    recorder: Recorder,
+    make: Make,
+    release: threading.Event,
+    settings: BatchSettings,
 ) -> None:
     """It holds up neither ``publish()``, which completes a batch or not, nor another topic."""
     other = server.create_topic("other")
     publisher = make(batch_settings=settings, publisher_options=TRACED)
-    with recorder.also(Misbehave("start", "orders publish", hold)):
+    with recorder.also(Misbehave("start", "orders publish", partial(release.wait, 20))):
         slow = publisher.publish(TOPIC, b"data")
         publisher.publish(other, b"data").result(timeout=5)
-        assert not hold.is_over
-        hold.release()
+        assert not slow.done()
+        release.set()
         slow.result(timeout=5)

@@ -22,7 +22,7 @@ class RawClient:
     """Publishes over one connection that no other client shares."""
 
     def __init__(self, channel: grpc.Channel, topic: str) -> None:
-        self._method = PublisherGrpcTransport(channel=channel).publish
+        self._method: Any = PublisherGrpcTransport(channel=channel).publish
         self._topic = topic
 
     def start(
