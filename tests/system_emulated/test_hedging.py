@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -25,7 +25,7 @@ class LosesAnswers(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.lose_next = False
-        self.cancelled = False  # by the publisher; otherwise the call never ends
+        self.call = Mock(spec_set=["add_done_callback", "cancel"])  # never done
         self.lost: list[str] = []  # the ids in the answer
 
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
@@ -35,15 +35,7 @@ class LosesAnswers(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             return call
         self.lose_next = False
         self.lost.extend(call.result(timeout=60).message_ids)
-        return self
-
-    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Be a call that is never done."""
-
-    def cancel(self) -> bool:
-        """Be a call that can be cancelled."""
-        self.cancelled = True
-        return True
+        return self.call
 
 
 def test_a_lost_answer(address: str) -> None:
@@ -69,7 +61,7 @@ def test_a_lost_answer(address: str) -> None:
         assert stats.hedges_sent == stats.hedges_won == 1
 
     scene.observe(program)
-    assert loses.cancelled
+    loses.call.cancel.assert_called_once_with()
     stored = list(scene.messages.values())
     assert stored.count((b"data", {"key": "value"}, "")) == 2
     assert len(stored) == 7

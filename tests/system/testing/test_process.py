@@ -88,8 +88,15 @@ def is_free(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_every_method_works() -> None:
-    """Scripts, records and errors cross the process boundary as they are; records survive it."""
+def test_every_method_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Scripts, records and errors cross the process boundary as they are; records survive it.
+
+    A file in the current folder named like a dependency is not imported by the server.
+    """
+    (tmp_path / "proto.py").write_text("raise RuntimeError('the wrong module')\n")
+    monkeypatch.chdir(tmp_path)
+    # What the interpreter puts there for a script or for -m is not what this test is about.
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     with PubSubServer(process=True, relay=True) as server, raw_client(server) as client:
         before = time.monotonic()
         server.create_topic("orders")
@@ -100,7 +107,9 @@ def test_every_method_works() -> None:
             server.create_subscription("s", "unknown")
         with pytest.raises(RuntimeError, match=f"port={server.port}"):
             PubSubServer(process=True, port=server.port).start()
-        selective = Status("ABORTED", calls=[1], attempts=range(2), times=3, topic="orders")
+        selective = Status(
+            "ABORTED", calls=[1], attempts=range(2), times=3, topic="orders", between=(0, 600)
+        )
         server.set_script(FaultScript(latency=Fixed(0), faults=[selective, ResetConnection()]))
         with fails("ABORTED"):
             client.publish(b"lost")
@@ -148,18 +157,6 @@ def test_a_child_that_does_not_start_tells_why(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RuntimeError, match="no server today"):
         PubSubServer(process=True).start()
-
-
-def test_modules_of_the_current_folder_do_not_break_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A file in the current folder named like a dependency is not imported by the server."""
-    (tmp_path / "proto.py").write_text("raise RuntimeError('the wrong module')\n")
-    monkeypatch.chdir(tmp_path)
-    # What the interpreter puts there for a script or for -m is not what this test is about.
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    with PubSubServer(process=True) as server:
-        assert server.port
 
 
 def test_a_dead_process_is_reported_and_can_be_replaced() -> None:
