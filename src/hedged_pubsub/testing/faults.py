@@ -106,9 +106,7 @@ class Status(Fault):
     def __post_init__(self) -> None:
         """Check the values."""
         Fault.__post_init__(self)
-        code = self.code
-        if isinstance(code, str):
-            code = grpc.StatusCode.__members__.get(code, code)
+        code = grpc.StatusCode.__members__.get(self.code, self.code)
         if not isinstance(code, grpc.StatusCode) or code is grpc.StatusCode.OK:
             names = ", ".join(name for name in grpc.StatusCode.__members__ if name != "OK")
             raise ValueError(f"code={self.code!r} must be a status code, one of {names}")

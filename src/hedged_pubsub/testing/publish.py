@@ -75,7 +75,7 @@ class _OpenCall:
         self.send: Any = send
         self.request: Any = _PublishRequest.FromString(request)
         self.size = len(request)
-        self.ids: list[str] = []
+        self.ids: list[str] | None = None  # of the messages, once they are stored
         self.number = 0
         self.topic: str = self.request.topic
         self.message_count = len(self.request.messages)
@@ -166,7 +166,7 @@ class PublishService:
         call.fault = None if isinstance(met, float) else type(met).__name__
         match met:
             case float(seconds) | faults.Stall(seconds=seconds):
-                self._after(seconds, call, self._store_and_answer)
+                self._after(seconds, call, self._answer)
             case faults.StoreThenStall(seconds=seconds):
                 if self._store(call):
                     self._after(seconds, call, self._answer)
@@ -177,8 +177,8 @@ class PublishService:
                 if self._store(call):
                     self._drop(call)
             case faults.TooFewIds():
-                if self._store(call):
-                    call.ids = call.ids[:-1]
+                if ids := self._store(call):
+                    call.ids = ids[:-1]
                     self._answer(call)
             case faults.ResetConnection():
                 self._drop(call)
@@ -191,17 +191,13 @@ class PublishService:
         else:
             self._timer.call_at(call.arrival + seconds, partial(act, call))
 
-    def _store_and_answer(self, call: _OpenCall) -> None:
-        if self._store(call):
-            self._answer(call)
-
-    def _store(self, call: _OpenCall) -> bool:
-        """Store the messages unless the call has ended; tell whether it did."""
+    def _store(self, call: _OpenCall) -> list[str] | None:
+        """Store the messages and return their ids; None if the call has ended, or ends so."""
         try:
             # Under the lock, so that a call is either cancelled or stored, whichever is first.
             with self._lock:
                 if call.outcome != "pending":
-                    return False
+                    return None
                 call.ids = self._broker.publish(
                     call.topic,
                     call.request.messages,
@@ -210,12 +206,13 @@ class PublishService:
                 )
         except StatusError as error:  # the topic was deleted meanwhile
             self._fail(call, error)
-            return False
-        return True
+        return call.ids
 
     def _answer(self, call: _OpenCall) -> None:
-        send, ids = call.send, call.ids
-        if self._end(call, "answered"):
+        """Answer, after storing the messages unless that is done."""
+        ids = self._store(call) if call.ids is None else call.ids
+        send = call.send
+        if ids is not None and self._end(call, "answered"):
             send(_PublishResponse(message_ids=ids))
             send(None)
 

@@ -255,12 +255,9 @@ class PubSubServer:
     def _recorded(self, read: str, topic: str | None) -> tuple[Any, ...]:
         path = None if topic is None else self.topic_path(topic)
         with self._lock:
-            records: tuple[Any, ...]
             if self._records is None:
-                records = self._call(read, path)
-            else:
-                records = tuple(r for r in self._records[read] if path in (None, r.topic))
-            return records
+                return tuple(self._call(read, path))
+            return tuple(r for r in self._records[read] if path in (None, r.topic))
 
     def _change(self, method: str, *args: object) -> None:
         with self._lock:

@@ -20,9 +20,6 @@ from hedged_pubsub.testing.broker import Broker, Delivery, StatusError, Subscrip
 
 _DEFAULT_PAGE_SIZE: Final = 100
 
-_PullResponse = types.PullResponse.pb()
-_StreamingPullResponse = types.StreamingPullResponse.pb()
-_ReceivedMessage = types.ReceivedMessage.pb()
 _SERIALIZE: Final = methodcaller("SerializeToString")
 
 # How long a Pull waits for the first message before it answers with none, if the client's deadline
@@ -140,7 +137,7 @@ def _pull(broker: Broker, request: Any, context: grpc.ServicerContext, send: _Se
             timeout=0.0 if request.return_immediately else max(wait - _PULL_MARGIN, _PULL_MARGIN),
             cancelled=lambda: not context.is_active(),
         )
-        send(_PullResponse(received_messages=_received(deliveries)))
+        send(_received(types.PullResponse, deliveries))
         send(None)
 
 
@@ -167,7 +164,7 @@ def _streaming_pull(
             ack_deadline=ack_deadline,
             cancelled=lambda: not context.is_active(),
         ):
-            send(_StreamingPullResponse(received_messages=_received(deliveries)))
+            send(_received(types.StreamingPullResponse, deliveries))
         if context.is_active():
             deleted = StatusError(grpc.StatusCode.NOT_FOUND, "the subscription was deleted")
             fail(context, send, deleted)
@@ -190,5 +187,6 @@ def _start_thread(name: str, target: Callable[..., object], *args: object) -> No
     threading.Thread(target=target, args=args, name=f"pubsub-server-{name}", daemon=True).start()
 
 
-def _received(deliveries: list[Delivery]) -> list[Any]:
-    return [_ReceivedMessage(ack_id=d.ack_id, message=d.message) for d in deliveries]
+def _received(response: Any, deliveries: list[Delivery]) -> Any:
+    received = [{"ack_id": d.ack_id, "message": d.message} for d in deliveries]
+    return response.pb()(received_messages=received)
