@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -57,23 +56,6 @@ print(server.address, flush=True)
 while not server.attempts():
     pass
 """
-
-
-@contextmanager
-def running_parent() -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run a script that starts a server, in a session of its own; give the server's port."""
-    with subprocess.Popen(  # noqa: S603 - our own code
-        [sys.executable, "-c", PARENT],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as parent:
-        try:
-            port = int(read_line(parent))
-            assert read_line(parent) == "ready"
-            yield parent, port
-        finally:
-            os.killpg(parent.pid, signal.SIGKILL)  # it has not been waited for yet, nor its fork
 
 
 def read_line(parent: subprocess.Popen[str]) -> str:
@@ -139,14 +121,21 @@ def test_it_ends_with_its_parent(number: signal.Signals) -> None:
 
     Ctrl-C reaches the whole process group; the server serves on while its parent cleans up.
     """
-    with running_parent() as (parent, port):
-        assert not is_free(port)
-        if number == signal.SIGKILL:
-            parent.kill()
-        else:
-            os.killpg(parent.pid, number)
-            assert read_line(parent) == "projects/test/topics/after"
-        wait_until(lambda: is_free(port), timeout=60)
+    with subprocess.Popen(  # noqa: S603 - our own code
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
+        try:
+            port = int(read_line(parent))
+            assert read_line(parent) == "ready"
+            assert not is_free(port)
+            if number == signal.SIGKILL:
+                parent.kill()
+            else:
+                os.killpg(parent.pid, number)
+                assert read_line(parent) == "projects/test/topics/after"
+            wait_until(lambda: is_free(port), timeout=60)
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)  # it has not been waited for yet, nor its fork
 
 
 def test_a_child_that_does_not_start_tells_why(
