@@ -103,40 +103,38 @@ def test_a_processor_that_exits(recorder: Recorder, make: Make) -> None:
         assert publisher.publish(TOPIC, b"data").result(timeout=5)
 
 
-@pytest.mark.parametrize("name", ["orders create", "orders publish"])
-def test_an_exporter_that_is_slow(
-    server: PubSubServer, recorder: Recorder, make: Make, release: threading.Event, name: str
+@pytest.mark.parametrize(
+    ("moment", "name", "settings"),
+    [
+        ("end", "orders create", ONE_MESSAGE),
+        ("end", "orders publish", ONE_MESSAGE),
+        ("start", "orders publish", ONE_MESSAGE),  # ``publish()`` completes the batch
+        ("start", "orders publish", TOGETHER),
+    ],
+    ids=["create", "publish", "start of a full batch", "start of one that waited"],
+)
+def test_a_processor_that_is_slow(
+    server: PubSubServer,
+    recorder: Recorder,
+    make: Make,
+    release: threading.Event,
+    moment: str,
+    name: str,
+    settings: BatchSettings,
 ) -> None:
-    """Only the messages whose spans it exports wait for it: no others, and no hedge."""
+    """Only the messages whose spans it sees wait for it: no others, no hedge, no ``publish()``."""
     other = server.create_topic("other")
-    publisher = make(batch_settings=ONE_MESSAGE, publisher_options=TRACED)
-    for _ in range(10):
-        publisher.publish(other, b"warm-up").result(timeout=5)
-    with recorder.also(Misbehave("end", name, partial(release.wait, 20))):
+    publisher = make(batch_settings=settings, publisher_options=TRACED)
+    for _ in range(10):  # earns a token
+        publisher.publish(other, b"warm-up")
+        publisher.flush(timeout=5)
+    with recorder.also(Misbehave(moment, name, partial(release.wait, 20))):
         slow = publisher.publish(TOPIC, b"data")
-        wait_until(lambda: server.messages("orders"))
-        for faults in ([], [Stall(30, attempts=[0])]):
+        if moment == "end":
+            wait_until(lambda: server.messages("orders"))
+        for faults in ([], [Stall(30, attempts=[0], topic="other")]):
             server.set_script(FaultScript(faults=faults))
             publisher.publish(other, b"data").result(timeout=5)
         assert not slow.done()
         release.set()
         assert slow.result(timeout=5)
-
-
-@pytest.mark.parametrize("settings", [ONE_MESSAGE, TOGETHER], ids=["full", "waited"])
-def test_a_processor_that_is_slow_at_the_start(
-    server: PubSubServer,
-    recorder: Recorder,
-    make: Make,
-    release: threading.Event,
-    settings: BatchSettings,
-) -> None:
-    """It holds up neither ``publish()``, which completes a batch or not, nor another topic."""
-    other = server.create_topic("other")
-    publisher = make(batch_settings=settings, publisher_options=TRACED)
-    with recorder.also(Misbehave("start", "orders publish", partial(release.wait, 20))):
-        slow = publisher.publish(TOPIC, b"data")
-        publisher.publish(other, b"data").result(timeout=5)
-        assert not slow.done()
-        release.set()
-        slow.result(timeout=5)

@@ -11,11 +11,13 @@ import pytest
 from google.pubsub_v1 import types
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
-from hedged_pubsub.testing import PubSubServer
-from hedged_pubsub.testing.pytest_plugin import pubsub_server as pubsub_server
+from hedged_pubsub.testing import PubSubServer, pytest_plugin
 
 ORIGINAL = (("x-goog-pubsub-client-telemetry", "CgA="),)
 FIRST_HEDGE = (("x-goog-pubsub-client-telemetry", "CgIIAQ=="),)
+
+relayed = pytest_plugin.pubsub_server
+"""A server behind a relay: the fixture that users get."""
 
 
 class RawClient:

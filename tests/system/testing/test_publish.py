@@ -190,11 +190,8 @@ def test_topics_through_the_official_client(server: PubSubServer, topic: str) ->
             publisher.list_topics(request={**request, "page_token": "x"})
 
 
-def test_a_reset_breaks_all_calls_of_its_connection_and_no_other(
-    pubsub_server: PubSubServer,
-) -> None:
+def test_a_reset_breaks_all_calls_of_its_connection_and_no_other(relayed: PubSubServer) -> None:
     """The call that meets the fault fails, and so does what shares its connection."""
-    relayed = pubsub_server
     assert os.environ["PUBSUB_EMULATOR_HOST"] == relayed.address
     held, struck = Stall(1, calls=[1]), ResetConnection(calls=[3])
     relayed.set_script(FaultScript(faults=[held, Stall(600, calls=[2]), struck]))
@@ -222,9 +219,8 @@ def test_a_reset_breaks_all_calls_of_its_connection_and_no_other(
     assert first_peer == second_peer
 
 
-def test_a_reset_of_a_call_that_is_gone_is_harmless(pubsub_server: PubSubServer) -> None:
+def test_a_reset_of_a_call_that_is_gone_is_harmless(relayed: PubSubServer) -> None:
     """A client that goes away at the same moment does not break the relay."""
-    relayed = pubsub_server
     relayed.set_script(FaultScript(faults=[DropReply(calls=[1]), ResetConnection(times=20)]))
     for _ in range(20):
         with raw_client(relayed) as client:
