@@ -11,7 +11,7 @@ from tests.system.conftest import wait_until
 from .conftest import bodies, outcomes, raw_client
 
 BURST = 3_000
-HELD = 2_000
+HELD = 1_000
 
 
 def test_a_burst_is_answered_in_full() -> None:
@@ -25,8 +25,8 @@ def test_a_burst_is_answered_in_full() -> None:
         assert len(server.messages()) == BURST
 
 
-def test_thousands_of_calls_are_held_without_a_thread_each() -> None:
-    """2,000 stalled calls wait in a heap; meanwhile others are answered, and a stop ends all."""
+def test_a_thousand_calls_are_held_without_a_thread_each() -> None:
+    """1,000 stalled calls wait in a heap; meanwhile others are answered, and a stop ends all."""
     script = FaultScript(faults=[Stall(600, calls=range(1, HELD + 1))])
     with PubSubServer(script, auto_create_topics=True) as server, raw_client(server) as client:
         calls = [client.start(b"a", timeout=None) for _ in range(HELD)]

@@ -153,23 +153,15 @@ def test_an_outage_window_begins_when_the_script_is_set(
     assert outcomes(server)[0] == "failed"
 
 
-@pytest.mark.parametrize(
-    ("request_bodies", "path", "code"),
-    [
-        ([b"a"], "projects/test/topics/unknown", "NOT_FOUND"),
-        ([b"a", b""], None, "INVALID_ARGUMENT"),
-        ([], None, "INVALID_ARGUMENT"),
-        ([bytes(10_000_000)], None, "INVALID_ARGUMENT"),
-    ],
-    ids=["unknown topic", "empty message", "no messages", "too large"],
-)
-def test_bad_requests_are_refused(
-    server: PubSubServer, client: RawClient, request_bodies: list[bytes], path: str, code: str
-) -> None:
+def test_bad_requests_are_refused(server: PubSubServer, client: RawClient) -> None:
     """What the real service refuses is refused with its code, recorded, and not stored."""
-    with fails(code):
-        client.publish(*request_bodies, topic=path)
-    assert [(a.outcome, a.code) for a in server.attempts()] == [("failed", code)]
+    with fails("NOT_FOUND"):
+        client.publish(b"a", topic="projects/test/topics/unknown")
+    for refused in ([b"a", b""], [], [bytes(10_000_000)]):
+        with fails("INVALID_ARGUMENT"):
+            client.publish(*refused)
+    assert outcomes(server) == ["failed"] * 4
+    assert [a.code for a in server.attempts()] == ["NOT_FOUND", *["INVALID_ARGUMENT"] * 3]
     assert bodies(server) == []
     assert len(client.publish(bytes(9_999_900))) == 1  # the most that is allowed
 
@@ -193,7 +185,7 @@ def test_topics_through_the_official_client(server: PubSubServer, topic: str) ->
 def test_a_reset_breaks_all_calls_of_its_connection_and_no_other(relayed: PubSubServer) -> None:
     """The call that meets the fault fails, and so does what shares its connection."""
     assert os.environ["PUBSUB_EMULATOR_HOST"] == relayed.address
-    held, struck = Stall(1, calls=[1]), ResetConnection(calls=[3])
+    held, struck = Stall(0.5, calls=[1]), ResetConnection(calls=[3])
     relayed.set_script(FaultScript(faults=[held, Stall(600, calls=[2]), struck]))
     with raw_client(relayed) as one, raw_client(relayed) as other:
         kept = other.start(b"kept")

@@ -21,10 +21,12 @@ from hedged_pubsub.testing import (
     Latency,
     LogNormal,
     Pareto,
+    PubSubServer,
     ResetConnection,
     Stall,
     Status,
     StoreThenStall,
+    TcpProxy,
 )
 from hedged_pubsub.testing.faults import Call, FaultDecider
 from hedged_pubsub.testing.publish import decode_telemetry
@@ -181,13 +183,19 @@ def test_quantiles_are_finite_and_ordered(latency: Latency, one: float, other: f
         (partial(LogNormal, median=1), "sigma", ValueError, [-1, 51]),
         (partial(Pareto, alpha=1), "minimum", ValueError, [0.0]),
         (partial(Pareto, minimum=1), "alpha", ValueError, [0]),
+        (PubSubServer, "script", TypeError, [Stall(1)]),
+        (PubSubServer, "port", ValueError, [65_536]),
+        (PubSubServer, "port", TypeError, ["80"]),
+        (PubSubServer, "project", ValueError, ["", "projects/a"]),
+        (partial(TcpProxy, "127.0.0.1:1"), "port", ValueError, [65_536]),
+        (TcpProxy, "target", ValueError, ["localhost", "127.0.0.1:", ":1", "::http"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_bad_values_are_refused(
     make: Any, argument: str, error: type[Exception], values: list[Any]
 ) -> None:
-    """An error names the argument and its value, or the item of it that is wrong."""
+    """An error names the argument and its value, or the item of it that is wrong, at once."""
     for value in values:
         with pytest.raises(error, match=argument) as raised:
             make(**{argument: value})
