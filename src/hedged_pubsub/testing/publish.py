@@ -50,18 +50,18 @@ class _ClientTelemetry(proto.Message):  # type: ignore[misc]
     publish_operation = proto.Field(_PublishOperation, number=1)
 
 
-def decode_telemetry(header: str | bytes) -> tuple[int, float | None] | None:
-    """Return an attempt's number and publish start time; None for a header that does not decode."""
+def decode_telemetry(header: str | bytes) -> tuple[int | None, float | None]:
+    """Return an attempt's number and publish start time; None for what the header does not tell."""
     try:
         telemetry = _ClientTelemetry.pb().FromString(base64.b64decode(header, validate=True))
     except (ValueError, DecodeError):
-        return None
-    if not telemetry.HasField("publish_operation"):
-        return None
+        return None, None
     operation = telemetry.publish_operation
-    start = operation.publish_start_time
-    has_start = operation.HasField("publish_start_time")
-    return operation.hedged_attempt_count, start.ToNanoseconds() / 1e9 if has_start else None
+    start = operation.publish_start_time.ToNanoseconds() / 1e9
+    return (
+        operation.hedged_attempt_count if telemetry.HasField("publish_operation") else None,
+        start if operation.HasField("publish_start_time") else None,
+    )
 
 
 class _OpenCall:
@@ -81,11 +81,8 @@ class _OpenCall:
         self.message_count = len(self.request.messages)
         self.peer: str = context.peer()
         self.metadata = tuple((key, value) for key, value in context.invocation_metadata() or ())
-        self.attempt_number: int | None = None
-        self.publish_start_time: float | None = None
-        for key, value in self.metadata:
-            if key == _TELEMETRY_HEADER and (decoded := decode_telemetry(value)):
-                self.attempt_number, self.publish_start_time = decoded
+        header = dict(self.metadata).get(_TELEMETRY_HEADER, b"")
+        self.attempt_number, self.publish_start_time = decode_telemetry(header)
         remaining = context.time_remaining()
         self.timeout = None if remaining is None or remaining > _NO_DEADLINE else remaining
         self.fault: str | None = None
