@@ -204,6 +204,8 @@ def test_a_reset_is_a_tcp_reset_at_both_ends(network: Network, wire: Wire) -> No
         assert_ended(end, reset)
     assert not wire.connection.is_open
     assert passes(b"spared", other.client, other.server)
+    reset(other.client)
+    assert_ended(other.server, reset)
 
 
 @pytest.mark.parametrize("direction", ["downstream", "upstream"])
