@@ -77,7 +77,7 @@ class PubSubServer:
         self._port = 0
         self._running = False
         self._records: dict[str, tuple[Any, ...]] | None = None  # what `stop` has kept
-        self._old_emulator_host: str | None = None
+        self._old_environment: dict[str, str] = {}
 
     def __repr__(self) -> str:
         """Say where the server is."""
@@ -117,7 +117,8 @@ class PubSubServer:
             self._records = None
             self._running = True
             if self._set_emulator_host:
-                self._old_emulator_host = os.environ.get(_EMULATOR_HOST)
+                old = os.environ.get(_EMULATOR_HOST)
+                self._old_environment = {} if old is None else {_EMULATOR_HOST: old}
                 os.environ[_EMULATOR_HOST] = self.address
 
     def stop(self) -> None:
@@ -131,10 +132,8 @@ class PubSubServer:
                 return
             self._running = False
             if self._set_emulator_host:
-                if self._old_emulator_host is None:
-                    os.environ.pop(_EMULATOR_HOST, None)
-                else:
-                    os.environ[_EMULATOR_HOST] = self._old_emulator_host
+                os.environ.pop(_EMULATOR_HOST, None)
+                os.environ.update(self._old_environment)
             try:
                 self._call("stop")
                 self._records = {read: self._call(read, None) for read in (_ATTEMPTS, _MESSAGES)}
