@@ -20,7 +20,7 @@ from ..conftest import ONE_MESSAGE, TOPIC, Make, wait_until
 from .conftest import Recorder
 
 TRACED = PublisherOptions(enable_open_telemetry_tracing=True)
-TOGETHER = BatchSettings(max_messages=1000, max_latency=0.3)
+PATIENT = BatchSettings(max_latency=60)
 
 
 class Misbehave(SpanProcessor):
@@ -65,11 +65,12 @@ def test_a_processor_that_raises(
     name: str,
 ) -> None:
     """Messages are stored, and hedged if they are slow; the error is logged, once a message."""
-    publisher = make(tokens=1, batch_settings=TOGETHER, publisher_options=TRACED)
+    publisher = make(tokens=1, batch_settings=PATIENT, publisher_options=TRACED)
     recorder.clear()
     server.set_script(FaultScript(faults=[Stall(30, attempts=[0])]))
     with recorder.also(Misbehave(moment, name, fail)), caplog.at_level(logging.ERROR):
         futures = [publisher.publish(TOPIC, b"data") for _ in range(3)]
+        publisher.flush(timeout=5)
         for future in futures:
             future.result(timeout=5)
     assert publisher.hedging_stats().hedges_won == 1
@@ -109,7 +110,7 @@ def test_a_processor_that_exits(recorder: Recorder, make: Make) -> None:
         ("end", "orders create", ONE_MESSAGE),
         ("end", "orders publish", ONE_MESSAGE),
         ("start", "orders publish", ONE_MESSAGE),  # ``publish()`` completes the batch
-        ("start", "orders publish", TOGETHER),
+        ("start", "orders publish", BatchSettings(max_latency=0.1)),
     ],
     ids=["create", "publish", "start of a full batch", "start of one that waited"],
 )
