@@ -109,8 +109,7 @@ class Scene:
         ):
             subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
             patch.setenv("PUBSUB_EMULATOR_HOST", self._address)
-            admin = PublisherClient()
-            self._cleanup.callback(admin.transport.close)
+            admin = self._cleanup.enter_context(PublisherClient())
             admin.create_topic(name=self.topic)
             subscription = self.topic.replace("topics", "subscriptions")
             request = {"name": subscription, "topic": self.topic, "ack_deadline_seconds": 600}

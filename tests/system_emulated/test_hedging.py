@@ -16,8 +16,7 @@ from tests.system_emulated.scene import Message, Scene, observed_transport
 @pytest.fixture(params=["own_server", "emulator"])
 def address(request: pytest.FixtureRequest) -> str:
     """The address of the server under test."""
-    found: str = request.getfixturevalue(request.param)
-    return found
+    return str(request.getfixturevalue(request.param))
 
 
 class LosesAnswers(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]

@@ -55,8 +55,7 @@ def _recorder() -> Recorder:
 
 
 @pytest.fixture
-def recorder(_recorder: Recorder) -> Iterator[Recorder]:
+def recorder(_recorder: Recorder) -> Recorder:
     """Keep the spans of one test."""
     _recorder.clear()
-    yield _recorder
-    _recorder.clear()
+    return _recorder

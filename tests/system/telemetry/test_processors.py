@@ -20,7 +20,6 @@ from ..conftest import ONE_MESSAGE, TOPIC, Make, wait_until
 from .conftest import Recorder
 
 TRACED = PublisherOptions(enable_open_telemetry_tracing=True)
-PATIENT = BatchSettings(max_latency=60)
 
 
 class Misbehave(SpanProcessor):
@@ -65,7 +64,8 @@ def test_a_processor_that_raises(
     name: str,
 ) -> None:
     """Messages are stored, and hedged if they are slow; the error is logged, once a message."""
-    publisher = make(tokens=1, batch_settings=PATIENT, publisher_options=TRACED)
+    waits = BatchSettings(max_latency=60)
+    publisher = make(tokens=1, batch_settings=waits, publisher_options=TRACED)
     recorder.clear()
     server.set_script(FaultScript(faults=[Stall(30, attempts=[0])]))
     with recorder.also(Misbehave(moment, name, fail)), caplog.at_level(logging.ERROR):
