@@ -166,7 +166,6 @@ def test_quantiles_are_finite_and_ordered(latency: Latency, one: float, other: f
         (DropReply, "calls", TypeError, [1, ["1"]]),
         (DropReply, "attempts", ValueError, [[-1]]),
         (DropReply, "times", ValueError, [0]),
-        (DropReply, "times", TypeError, [1.5]),
         (DropReply, "topic", ValueError, [""]),
         (DropReply, "topic", TypeError, [1]),
         (DropReply, "between", ValueError, [(2, 1), [-1, 1]]),
@@ -184,7 +183,6 @@ def test_quantiles_are_finite_and_ordered(latency: Latency, one: float, other: f
         (partial(Pareto, minimum=1), "alpha", ValueError, [0]),
         (PubSubServer, "script", TypeError, [Stall(1)]),
         (PubSubServer, "port", ValueError, [65_536]),
-        (PubSubServer, "port", TypeError, ["80"]),
         (PubSubServer, "project", ValueError, ["", "projects/a"]),
         (partial(TcpProxy, "127.0.0.1:1"), "port", ValueError, [65_536]),
         (TcpProxy, "target", ValueError, ["localhost", "127.0.0.1:", ":1", "::http"]),
@@ -213,11 +211,8 @@ def test_bad_values_are_refused(
         ("Cg0IAhgHIQAAAAAAAAAAEAE=", (2, None)),  # with a varint and eight bytes of later versions
         ("CgoIAhIGCAMQgMq17gE=", (None, None)),  # cut short
         ("", (None, None)),
-        ("====", (None, None)),
         ("not base64!", (None, None)),
-        ("CgI=", (None, None)),
         ("Cv////8P", (None, None)),
-        ("Dw==", (None, None)),
         ("/////////////////w==", (None, None)),
     ],
 )
