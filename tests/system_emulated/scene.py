@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
@@ -110,11 +109,11 @@ class Scene:
         ):
             subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
             patch.setenv("PUBSUB_EMULATOR_HOST", self._address)
-            admin = PublisherClient()
-            self._cleanup.callback(admin.transport.close)
+            admin = self._cleanup.enter_context(PublisherClient())
             admin.create_topic(name=self.topic)
             subscription = self.topic.replace("topics", "subscriptions")
-            subscriber.create_subscription(name=subscription, topic=self.topic)
+            request = {"name": subscription, "topic": self.topic, "ack_deadline_seconds": 600}
+            subscriber.create_subscription(request)
             program(self)
             last = admin.publish(self.topic, b"the last message").result(timeout=30)
             self.messages = _receive(subscriber, subscription, {last, *self.ids})
@@ -125,31 +124,13 @@ class Scene:
 
 
 def _receive(subscriber: SubscriberClient, subscription: str, ids: set[str]) -> dict[str, Message]:
-    """Receive and acknowledge messages until all with these ids have come, in a minute at most.
-
-    Return what has come by then, by id.
-    """
+    """Return what has come, by id, when all messages with these ids have."""
     messages: dict[str, Message] = {}
-    missing, complete = set(ids), threading.Event()
-
-    def take(message: Any) -> None:
-        messages[message.message_id] = (
-            message.data,
-            dict(message.attributes),
-            message.ordering_key,
-        )
-        message.ack()
-        missing.discard(message.message_id)
-        if not missing:
-            complete.set()
-
-    pull = subscriber.subscribe(subscription, take)
-    try:
-        if not complete.wait(60):
-            raise TimeoutError(f"{len(missing)} of {len(ids)} messages have not come")
-    finally:
-        pull.cancel()
-        pull.result(60)
+    while ids - messages.keys():
+        answer = subscriber.pull(subscription=subscription, max_messages=1000, timeout=60)
+        for message in (received.message for received in answer.received_messages):
+            described = (message.data, dict(message.attributes), message.ordering_key)
+            messages[message.message_id] = described
     return messages
 
 

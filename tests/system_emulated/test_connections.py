@@ -22,9 +22,8 @@ def scene(emulator: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     """Put a proxy in front of the emulator; clients made meanwhile use it."""
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", emulator)
     topic = f"projects/frozen/topics/topic-{uuid.uuid4().hex}"
-    admin = PublisherClient()
-    admin.create_topic(name=topic)
-    admin.transport.close()
+    with PublisherClient() as admin:
+        admin.create_topic(name=topic)
     with TcpProxy(emulator) as proxy:
         monkeypatch.setenv("PUBSUB_EMULATOR_HOST", proxy.address)
         yield Scene(proxy=proxy, topic=topic)

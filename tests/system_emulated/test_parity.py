@@ -57,7 +57,7 @@ PUBLISHES: Final[dict[str, list[dict[str, Any]]]] = {
     "timeouts": [{"timeout": 20}, {"timeout": None}],
     "retries": [{"retry": Retry(timeout=20)}, {"retry": None}, {"topic": MISSING, "retry": None}],
     "a retry that runs out": [
-        {"topic": MISSING, "retry": Retry(lambda _: True, initial=0.1, maximum=0.1, timeout=1.2)}
+        {"topic": MISSING, "retry": Retry(lambda _: True, initial=0.1, maximum=0.1, timeout=1.05)}
     ],
 }
 """What is published one after the other by one publisher, as arguments of ``Scene.publish``."""
@@ -272,7 +272,7 @@ def attributes_called_retry_and_timeout(scene: Scene) -> None:
     try:
         for name in ("retry", "timeout"):
             future = scene.attempt(name, publisher.publish, scene.topic, b"data", **{name: "value"})
-            scene.outcome(name, future, timeout=1)
+            scene.outcome(name, future, timeout=0.1)
     finally:
         threading.excepthook = usual
     scene.note("threads that died", died)

@@ -53,7 +53,6 @@ class Delivery:
 
     ack_id: str
     message: Any
-    number: int  # 1 for its first delivery
     expires: float
     consumer: object
 
@@ -64,7 +63,7 @@ class Subscription:
     def __init__(self, proto: Any) -> None:
         self.proto = proto
         self._changed = threading.Condition()
-        self._waiting: deque[tuple[Any, int]] = deque()  # each with the number of its delivery
+        self._waiting: deque[Any] = deque()
         self._leases: dict[str, Delivery] = {}
         self._ack_ids = itertools.count(1)
         self._closed = False
@@ -72,7 +71,7 @@ class Subscription:
     def add(self, messages: Iterable[Any]) -> None:
         """Queue messages."""
         with self._changed:
-            self._waiting.extend((message, 1) for message in messages)
+            self._waiting.extend(messages)
             self._changed.notify_all()
 
     def take(
@@ -93,14 +92,23 @@ class Subscription:
         with self._changed:
             while not self._closed and not cancelled():
                 now = time.monotonic()
-                self._return_expired(now)
+                for expired in [d for d in self._leases.values() if d.expires <= now]:
+                    del self._leases[expired.ack_id]
+                    self._waiting.appendleft(expired.message)
                 room = min(max_messages, len(self._waiting))
                 if max_outstanding > 0:
                     outstanding = sum(d.consumer is consumer for d in self._leases.values())
                     room = min(room, max_outstanding - outstanding)
                 if room > 0:
-                    seconds = ack_deadline or self.proto.ack_deadline_seconds
-                    return [self._lease(consumer, now + seconds) for _ in range(room)]
+                    expires = now + (ack_deadline or self.proto.ack_deadline_seconds)
+                    taken = [
+                        Delivery(
+                            str(next(self._ack_ids)), self._waiting.popleft(), expires, consumer
+                        )
+                        for _ in range(room)
+                    ]
+                    self._leases.update((delivery.ack_id, delivery) for delivery in taken)
+                    return taken
                 if now >= give_up:
                     break
                 wake_up = min([give_up, *(d.expires for d in self._leases.values())])
@@ -134,20 +142,8 @@ class Subscription:
 
     def close(self) -> None:
         """End all waiting, for good."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def _lease(self, consumer: object, expires: float) -> Delivery:
-        message, number = self._waiting.popleft()
-        delivery = Delivery(f"{next(self._ack_ids)}-{number}", message, number, expires, consumer)
-        self._leases[delivery.ack_id] = delivery
-        return delivery
-
-    def _return_expired(self, now: float) -> None:
-        for delivery in [d for d in self._leases.values() if d.expires <= now]:
-            del self._leases[delivery.ack_id]
-            self._waiting.appendleft((delivery.message, delivery.number + 1))
+        self._closed = True
+        self.wake()
 
 
 class Broker:

@@ -40,14 +40,14 @@ class Fault:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        checks.number("probability", self.probability, minimum=0, maximum=1)
+        checks.number("probability", self.probability, high=1)
         for name in ("seconds", "after"):  # of the faults that hold a call
-            checks.number(name, getattr(self, name, 0), minimum=0)
-        for name, minimum in (("calls", 1), ("attempts", 0)):
+            checks.number(name, getattr(self, name, 0))
+        for name, low in (("calls", 1), ("attempts", 0)):
             if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, checks.integers(name, given, minimum=minimum))
+                object.__setattr__(self, name, checks.integers(name, given, low))
         if self.times is not None:
-            checks.integer("times", self.times, minimum=1)
+            checks.integer("times", self.times, 1)
         if self.topic is not None:
             checks.text("topic", self.topic, "orders")
         if self.between is not None:
@@ -106,9 +106,7 @@ class Status(Fault):
     def __post_init__(self) -> None:
         """Check the values."""
         Fault.__post_init__(self)
-        code = self.code
-        if isinstance(code, str):
-            code = grpc.StatusCode.__members__.get(code, code)
+        code = grpc.StatusCode.__members__.get(self.code, self.code)
         if not isinstance(code, grpc.StatusCode) or code is grpc.StatusCode.OK:
             names = ", ".join(name for name in grpc.StatusCode.__members__ if name != "OK")
             raise ValueError(f"code={self.code!r} must be a status code, one of {names}")
@@ -165,7 +163,7 @@ class FaultScript:
         for index, fault in enumerate(checked):
             if type(fault) is Fault or not isinstance(fault, Fault):
                 raise TypeError(f"faults[{index}]={fault!r} must be a fault, such as Stall(2.0)")
-        checks.integer("seed", self.seed, minimum=-(2**63), maximum=2**63 - 1)
+        checks.integer("seed", self.seed, -(2**63), 2**63 - 1)
 
     @property
     def resets_connections(self) -> bool:
@@ -213,8 +211,7 @@ class FaultDecider:
 def _window(between: object) -> tuple[float, float]:
     if not isinstance(between, (tuple, list)) or len(between) != 2:
         raise TypeError(f"between={between!r} must be a pair (start, end) of seconds")
-    start = checks.number("between[0]", between[0], minimum=0)
-    end = checks.number("between[1]", between[1], minimum=0)
+    start, end = (checks.number(f"between[{i}]", moment) for i, moment in enumerate(between))
     if start >= end:
         raise ValueError(f"between={between!r} must end after it starts")
     return start, end

@@ -38,7 +38,7 @@ class TcpProxy:
         if not host or not target_port.isdecimal():
             raise ValueError(f'target={target!r} must be host and port, such as "127.0.0.1:8085"')
         self._target = (host, int(target_port))
-        self._port = checks.integer("port", port, minimum=0, maximum=65_535)
+        self._port = checks.integer("port", port, 0, 65_535)
         self._listener: socket.socket | None = None
         self._new_are_frozen = False
         self._connections: list[ProxyConnection] = []

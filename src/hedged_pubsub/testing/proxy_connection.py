@@ -260,7 +260,7 @@ class ProxyConnection:
             ValueError: if ``seconds`` is below 0 or not finite.
             TypeError: if it is no number.
         """
-        self._set(direction, latency=checks.number("seconds", seconds, minimum=0))
+        self._set(direction, latency=checks.number("seconds", seconds))
 
     def limit(self, bytes_per_second: float | None, direction: Direction | None = None) -> None:
         """Bound how many bytes pass a second.
@@ -274,7 +274,7 @@ class ProxyConnection:
             TypeError: if it is neither None nor a number.
         """
         if bytes_per_second is not None:
-            checks.positive("bytes_per_second", bytes_per_second)
+            checks.number("bytes_per_second", bytes_per_second, checks.ABOVE_0)
         self._set(direction, bandwidth=bytes_per_second, free_at=0.0)
 
     def half_close(self, direction: Direction = "downstream") -> None:

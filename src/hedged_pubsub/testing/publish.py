@@ -8,10 +8,10 @@ instead of a blocked thread, and thousands can be held at once.
 from __future__ import annotations
 
 import base64
-import functools
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -50,18 +50,18 @@ class _ClientTelemetry(proto.Message):  # type: ignore[misc]
     publish_operation = proto.Field(_PublishOperation, number=1)
 
 
-def decode_telemetry(header: str | bytes) -> tuple[int, float | None] | None:
-    """Return an attempt's number and publish start time; None for a header that does not decode."""
+def decode_telemetry(header: str | bytes) -> tuple[int | None, float | None]:
+    """Return an attempt's number and publish start time; None for what the header does not tell."""
     try:
         telemetry = _ClientTelemetry.pb().FromString(base64.b64decode(header, validate=True))
     except (ValueError, DecodeError):
-        return None
-    if not telemetry.HasField("publish_operation"):
-        return None
+        return None, None
     operation = telemetry.publish_operation
-    start = operation.publish_start_time
-    has_start = operation.HasField("publish_start_time")
-    return operation.hedged_attempt_count, start.ToNanoseconds() / 1e9 if has_start else None
+    start = operation.publish_start_time.ToNanoseconds() / 1e9
+    return (
+        operation.hedged_attempt_count if telemetry.HasField("publish_operation") else None,
+        start if operation.HasField("publish_start_time") else None,
+    )
 
 
 class _OpenCall:
@@ -75,17 +75,14 @@ class _OpenCall:
         self.send: Any = send
         self.request: Any = _PublishRequest.FromString(request)
         self.size = len(request)
-        self.ids: list[str] = []
+        self.ids: list[str] | None = None  # of the messages, once they are stored
         self.number = 0
         self.topic: str = self.request.topic
         self.message_count = len(self.request.messages)
         self.peer: str = context.peer()
         self.metadata = tuple((key, value) for key, value in context.invocation_metadata() or ())
-        self.attempt_number: int | None = None
-        self.publish_start_time: float | None = None
-        for key, value in self.metadata:
-            if key == _TELEMETRY_HEADER and (decoded := decode_telemetry(value)):
-                self.attempt_number, self.publish_start_time = decoded
+        header = dict(self.metadata).get(_TELEMETRY_HEADER, b"")
+        self.attempt_number, self.publish_start_time = decode_telemetry(header)
         remaining = context.time_remaining()
         self.timeout = None if remaining is None or remaining > _NO_DEADLINE else remaining
         self.fault: str | None = None
@@ -154,7 +151,7 @@ class PublishService:
             )
             self._calls.append(call)
         # gRPC calls this at the end of every call, and says False if that has passed already.
-        if not call.context.add_callback(functools.partial(self._ended, call)):
+        if not call.context.add_callback(partial(self._ended, call)):
             self._ended(call)
             return
         try:
@@ -166,19 +163,19 @@ class PublishService:
         call.fault = None if isinstance(met, float) else type(met).__name__
         match met:
             case float(seconds) | faults.Stall(seconds=seconds):
-                self._after(seconds, call, self._store_and_answer)
+                self._after(seconds, call, self._answer)
             case faults.StoreThenStall(seconds=seconds):
                 if self._store(call):
                     self._after(seconds, call, self._answer)
             case faults.Status(code=code, after=after):
                 error = StatusError(code, f"the fault script fails call {call.number}")
-                self._after(after, call, functools.partial(self._fail, error=error))
+                self._after(after, call, partial(self._fail, error=error))
             case faults.DropReply():
                 if self._store(call):
                     self._drop(call)
             case faults.TooFewIds():
-                if self._store(call):
-                    call.ids = call.ids[:-1]
+                if ids := self._store(call):
+                    call.ids = ids[:-1]
                     self._answer(call)
             case faults.ResetConnection():
                 self._drop(call)
@@ -189,19 +186,15 @@ class PublishService:
         if seconds <= 0:
             act(call)
         else:
-            self._timer.call_at(call.arrival + seconds, functools.partial(act, call))
+            self._timer.call_at(call.arrival + seconds, partial(act, call))
 
-    def _store_and_answer(self, call: _OpenCall) -> None:
-        if self._store(call):
-            self._answer(call)
-
-    def _store(self, call: _OpenCall) -> bool:
-        """Store the messages unless the call has ended; tell whether it did."""
+    def _store(self, call: _OpenCall) -> list[str] | None:
+        """Store the messages and return their ids; None if the call has ended, or ends so."""
         try:
             # Under the lock, so that a call is either cancelled or stored, whichever is first.
             with self._lock:
                 if call.outcome != "pending":
-                    return False
+                    return None
                 call.ids = self._broker.publish(
                     call.topic,
                     call.request.messages,
@@ -210,12 +203,13 @@ class PublishService:
                 )
         except StatusError as error:  # the topic was deleted meanwhile
             self._fail(call, error)
-            return False
-        return True
+        return call.ids
 
     def _answer(self, call: _OpenCall) -> None:
-        send, ids = call.send, call.ids
-        if self._end(call, "answered"):
+        """Answer, after storing the messages unless that is done."""
+        ids = self._store(call) if call.ids is None else call.ids
+        send = call.send
+        if ids is not None and self._end(call, "answered"):
             send(_PublishResponse(message_ids=ids))
             send(None)
 

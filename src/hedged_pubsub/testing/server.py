@@ -66,7 +66,7 @@ class PubSubServer:
             raise TypeError(f"script={script!r} must be a FaultScript")
         if "/" in checks.text("project", project, "test"):
             raise ValueError(f'project={project!r} must be an id without slashes, such as "test"')
-        checks.integer("port", port, minimum=0, maximum=65_535)
+        checks.integer("port", port, 0, 65_535)
         self._has_relay = relay or script.resets_connections
         self._set_up = (script, port, auto_create_topics, self._has_relay)
         self._process = process
@@ -77,7 +77,7 @@ class PubSubServer:
         self._port = 0
         self._running = False
         self._records: dict[str, tuple[Any, ...]] | None = None  # what `stop` has kept
-        self._old_emulator_host: str | None = None
+        self._old_environment: dict[str, str] = {}
 
     def __repr__(self) -> str:
         """Say where the server is."""
@@ -117,7 +117,8 @@ class PubSubServer:
             self._records = None
             self._running = True
             if self._set_emulator_host:
-                self._old_emulator_host = os.environ.get(_EMULATOR_HOST)
+                old = os.environ.get(_EMULATOR_HOST)
+                self._old_environment = {} if old is None else {_EMULATOR_HOST: old}
                 os.environ[_EMULATOR_HOST] = self.address
 
     def stop(self) -> None:
@@ -131,10 +132,8 @@ class PubSubServer:
                 return
             self._running = False
             if self._set_emulator_host:
-                if self._old_emulator_host is None:
-                    os.environ.pop(_EMULATOR_HOST, None)
-                else:
-                    os.environ[_EMULATOR_HOST] = self._old_emulator_host
+                os.environ.pop(_EMULATOR_HOST, None)
+                os.environ.update(self._old_environment)
             try:
                 self._call("stop")
                 self._records = {read: self._call(read, None) for read in (_ATTEMPTS, _MESSAGES)}
@@ -255,12 +254,9 @@ class PubSubServer:
     def _recorded(self, read: str, topic: str | None) -> tuple[Any, ...]:
         path = None if topic is None else self.topic_path(topic)
         with self._lock:
-            records: tuple[Any, ...]
             if self._records is None:
-                records = self._call(read, path)
-            else:
-                records = tuple(r for r in self._records[read] if path in (None, r.topic))
-            return records
+                return tuple(self._call(read, path))
+            return tuple(r for r in self._records[read] if path in (None, r.topic))
 
     def _change(self, method: str, *args: object) -> None:
         with self._lock:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import methodcaller
 from typing import Any, Final
 
 import grpc
 from google.protobuf import empty_pb2
 from google.pubsub_v1 import types
 
-from hedged_pubsub.testing.broker import Broker, Delivery, StatusError, invalid
+from hedged_pubsub.testing.broker import Broker, Delivery, StatusError, Subscription, invalid
 
 _DEFAULT_PAGE_SIZE: Final = 100
 
-_PullResponse = types.PullResponse.pb()
-_StreamingPullResponse = types.StreamingPullResponse.pb()
-_ReceivedMessage = types.ReceivedMessage.pb()
+_SERIALIZE: Final = methodcaller("SerializeToString")
 
 # How long a Pull waits for the first message before it answers with none, if the client's deadline
 # allows; the answer must be on its way before that deadline.
@@ -36,62 +35,42 @@ _Send = Callable[[Any], None]
 
 def handlers(broker: Broker, publish: grpc.RpcMethodHandler) -> list[grpc.GenericRpcHandler]:
     """Return the two services."""
-    publisher = {"Publish": publish, **_publisher_methods(broker)}
+
+    def found(r: Any) -> Subscription:
+        return broker.subscription(r.subscription)
+
+    publisher = _methods(
+        CreateTopic=broker.create_topic,
+        GetTopic=lambda r: broker.topic(r.topic),
+        ListTopics=lambda r: _page(r, topics=broker.topics(r.project)),
+        UpdateTopic=lambda r: broker.update_topic(r.topic, r.update_mask),
+        DeleteTopic=lambda r: broker.delete_topic(r.topic),
+        ListTopicSubscriptions=lambda r: _page(
+            r, subscriptions=[s.name for s in broker.subscriptions(topic=r.topic)]
+        ),
+    )
+    publisher["Publish"] = publish
+    subscriber = _methods(
+        CreateSubscription=broker.create_subscription,
+        GetSubscription=lambda r: found(r).proto,
+        ListSubscriptions=lambda r: _page(r, subscriptions=broker.subscriptions(project=r.project)),
+        DeleteSubscription=lambda r: broker.delete_subscription(r.subscription),
+        Acknowledge=lambda r: found(r).acknowledge(r.ack_ids),
+        ModifyAckDeadline=lambda r: found(r).modify_ack_deadline(r.ack_ids, r.ack_deadline_seconds),
+    )
+    for name, make, method in (
+        ("Pull", grpc.unary_stream_rpc_method_handler, _pull),
+        ("StreamingPull", grpc.stream_stream_rpc_method_handler, _streaming_pull),
+    ):
+        subscriber[name] = make(
+            answers_later(partial(_start_thread, name, method, broker)),
+            request_deserializer=getattr(types, f"{name}Request").pb().FromString,
+            response_serializer=_SERIALIZE,
+        )
     return [
         grpc.method_handlers_generic_handler("google.pubsub.v1.Publisher", publisher),
-        grpc.method_handlers_generic_handler(
-            "google.pubsub.v1.Subscriber", _subscriber_methods(broker)
-        ),
+        grpc.method_handlers_generic_handler("google.pubsub.v1.Subscriber", subscriber),
     ]
-
-
-def _publisher_methods(broker: Broker) -> dict[str, grpc.RpcMethodHandler]:
-
-    def list_topic_subscriptions(r: Any) -> dict[str, Any]:
-        return _page(r, "subscriptions", [s.name for s in broker.subscriptions(topic=r.topic)])
-
-    return _methods(
-        CreateTopic=(types.Topic, broker.create_topic),
-        GetTopic=(types.Topic, lambda r: broker.topic(r.topic)),
-        ListTopics=(
-            types.ListTopicsResponse,
-            lambda r: _page(r, "topics", broker.topics(r.project)),
-        ),
-        UpdateTopic=(types.Topic, lambda r: broker.update_topic(r.topic, r.update_mask)),
-        DeleteTopic=(None, lambda r: broker.delete_topic(r.topic)),
-        ListTopicSubscriptions=(types.ListTopicSubscriptionsResponse, list_topic_subscriptions),
-    )
-
-
-def _subscriber_methods(broker: Broker) -> dict[str, grpc.RpcMethodHandler]:
-    def list_subscriptions(r: Any) -> dict[str, Any]:
-        return _page(r, "subscriptions", broker.subscriptions(project=r.project))
-
-    def modify_ack_deadline(r: Any) -> None:
-        found = broker.subscription(r.subscription)
-        found.modify_ack_deadline(r.ack_ids, r.ack_deadline_seconds)
-
-    plain = _methods(
-        CreateSubscription=(types.Subscription, broker.create_subscription),
-        GetSubscription=(types.Subscription, lambda r: broker.subscription(r.subscription).proto),
-        ListSubscriptions=(types.ListSubscriptionsResponse, list_subscriptions),
-        DeleteSubscription=(None, lambda r: broker.delete_subscription(r.subscription)),
-        Acknowledge=(None, lambda r: broker.subscription(r.subscription).acknowledge(r.ack_ids)),
-        ModifyAckDeadline=(None, modify_ack_deadline),
-    )
-    return {
-        **plain,
-        "Pull": grpc.unary_stream_rpc_method_handler(
-            answers_later(partial(_start_thread, "pull", _pull, broker)),
-            request_deserializer=types.PullRequest.pb().FromString,
-            response_serializer=_PullResponse.SerializeToString,
-        ),
-        "StreamingPull": grpc.stream_stream_rpc_method_handler(
-            answers_later(partial(_start_thread, "stream", _streaming_pull, broker)),
-            request_deserializer=types.StreamingPullRequest.pb().FromString,
-            response_serializer=_StreamingPullResponse.SerializeToString,
-        ),
-    }
 
 
 def answers_later(method: Callable[..., object]) -> Any:
@@ -107,39 +86,38 @@ def fail(context: grpc.ServicerContext, send: Callable[[None], Any], error: Stat
     send(None)
 
 
-def _methods(**rows: tuple[Any, Callable[[Any], Any]]) -> dict[str, grpc.RpcMethodHandler]:
-    """Make methods of response types (None: empty) and functions from request to response."""
-    return {name: _unary(name, *row) for name, row in rows.items()}
+def _methods(**rows: Callable[[Any], Any]) -> dict[str, grpc.RpcMethodHandler]:
+    return {name: _unary(name, answer) for name, answer in rows.items()}
 
 
-def _unary(name: str, response_type: Any, answer: Callable[[Any], Any]) -> grpc.RpcMethodHandler:
-    response = response_type.pb() if response_type else empty_pb2.Empty
+def _unary(name: str, answer: Callable[[Any], Any]) -> grpc.RpcMethodHandler:
+    """Make a method of a function that returns the response, the fields of a list's, or None."""
+    # What creates something takes what it returns; the others have requests of their own.
+    request = getattr(types, f"{name}Request", None) or getattr(types, name.removeprefix("Create"))
 
     def call(message: Any, context: grpc.ServicerContext) -> Any:
         try:
-            answered = answer(message)
+            answered = answer(message) or empty_pb2.Empty()
         except StatusError as error:
             context.abort(error.code, error.details)
-        return response(**answered) if isinstance(answered, dict) else answered or response()
+        if isinstance(answered, dict):
+            return getattr(types, f"{name}Response").pb()(**answered)
+        return answered
 
-    # What creates something takes what it returns; the others have requests of their own.
-    wrapper = getattr(types, f"{name}Request", None)
-    request = wrapper.pb() if wrapper else response
     return grpc.unary_unary_rpc_method_handler(
-        call,
-        request_deserializer=request.FromString,
-        response_serializer=response.SerializeToString,
+        call, request_deserializer=request.pb().FromString, response_serializer=_SERIALIZE
     )
 
 
-def _page(request: Any, name: str, found: list[Any]) -> dict[str, Any]:
+def _page(request: Any, **found: list[Any]) -> dict[str, Any]:
     """Return a response's fields: the page of what was found, and the token of the next one."""
+    ((name, rows),) = found.items()
     token = request.page_token
     if token and not token.isdecimal():
         raise invalid(f"page_token={token!r} is not from this server")
     start = int(token or 0)
     end = start + (request.page_size if request.page_size > 0 else _DEFAULT_PAGE_SIZE)
-    return {name: found[start:end], "next_page_token": str(end) if end < len(found) else ""}
+    return {name: rows[start:end], "next_page_token": str(end) if end < len(rows) else ""}
 
 
 def _pull(broker: Broker, request: Any, context: grpc.ServicerContext, send: _Send) -> None:
@@ -159,7 +137,7 @@ def _pull(broker: Broker, request: Any, context: grpc.ServicerContext, send: _Se
             timeout=0.0 if request.return_immediately else max(wait - _PULL_MARGIN, _PULL_MARGIN),
             cancelled=lambda: not context.is_active(),
         )
-        send(_PullResponse(received_messages=_received(deliveries)))
+        send(_received(types.PullResponse, deliveries))
         send(None)
 
 
@@ -186,7 +164,7 @@ def _streaming_pull(
             ack_deadline=ack_deadline,
             cancelled=lambda: not context.is_active(),
         ):
-            send(_StreamingPullResponse(received_messages=_received(deliveries)))
+            send(_received(types.StreamingPullResponse, deliveries))
         if context.is_active():
             deleted = StatusError(grpc.StatusCode.NOT_FOUND, "the subscription was deleted")
             fail(context, send, deleted)
@@ -209,5 +187,6 @@ def _start_thread(name: str, target: Callable[..., object], *args: object) -> No
     threading.Thread(target=target, args=args, name=f"pubsub-server-{name}", daemon=True).start()
 
 
-def _received(deliveries: list[Delivery]) -> list[Any]:
-    return [_ReceivedMessage(ack_id=d.ack_id, message=d.message) for d in deliveries]
+def _received(response: Any, deliveries: list[Delivery]) -> Any:
+    received = [{"ack_id": d.ack_id, "message": d.message} for d in deliveries]
+    return response.pb()(received_messages=received)

@@ -9,27 +9,22 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 
 class Recorder(SpanProcessor):
     """Keeps the spans that have ended, and lets a test add a processor of its own."""
 
     def __init__(self) -> None:
-        self._exporter = InMemorySpanExporter()
-        self._kept = SimpleSpanProcessor(self._exporter)
-        self._added: SpanProcessor | None = None
+        self._ended: list[ReadableSpan] = []
+        self._added = SpanProcessor()
+        self.clear = self._ended.clear
 
     def spans(self) -> list[ReadableSpan]:
         """Return the spans that have ended, in order of their start."""
-        return sorted(self._exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
+        return sorted(self._ended, key=lambda span: span.start_time or 0)
 
     def named(self, name: str) -> list[ReadableSpan]:
         return [span for span in self.spans() if span.name == name]
-
-    def clear(self) -> None:
-        self._exporter.clear()
 
     @contextmanager
     def also(self, processor: SpanProcessor) -> Iterator[None]:
@@ -38,16 +33,14 @@ class Recorder(SpanProcessor):
         try:
             yield
         finally:
-            self._added = None
+            self._added = SpanProcessor()
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        if self._added is not None:
-            self._added.on_start(span, parent_context)
+        self._added.on_start(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
-        self._kept.on_end(span)
-        if self._added is not None:
-            self._added.on_end(span)
+        self._ended.append(span)
+        self._added.on_end(span)
 
 
 @pytest.fixture(scope="session")
@@ -62,8 +55,7 @@ def _recorder() -> Recorder:
 
 
 @pytest.fixture
-def recorder(_recorder: Recorder) -> Iterator[Recorder]:
+def recorder(_recorder: Recorder) -> Recorder:
     """Keep the spans of one test."""
     _recorder.clear()
-    yield _recorder
-    _recorder.clear()
+    return _recorder

@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from google.cloud.pubsub_v1.publisher.exceptions import MessageTooLargeError
@@ -19,7 +20,6 @@ from ..conftest import ONE_MESSAGE, TOPIC, Make, wait_until
 from .conftest import Recorder
 
 TRACED = PublisherOptions(enable_open_telemetry_tracing=True)
-TOGETHER = BatchSettings(max_messages=1000, max_latency=0.3)
 
 
 class Misbehave(SpanProcessor):
@@ -43,25 +43,12 @@ def fail() -> None:
     raise ZeroDivisionError("of the processor")
 
 
-class Hold:
-    """What a processor does that is slow: it takes until it is released."""
-
-    def __init__(self) -> None:
-        self._released = threading.Event()
-        self.release = self._released.set
-        self.is_over = False
-
-    def __call__(self) -> None:
-        self._released.wait(20)
-        self.is_over = True
-
-
 @pytest.fixture
-def hold() -> Iterator[Hold]:
-    """Make something slow, which ends with the test."""
-    hold = Hold()
-    yield hold
-    hold.release()
+def release() -> Iterator[threading.Event]:
+    """Return what a slow processor waits for; it is set with the end of the test."""
+    event = threading.Event()
+    yield event
+    event.set()
 
 
 @pytest.mark.parametrize("moment", ["start", "end"])
@@ -77,11 +64,13 @@ def test_a_processor_that_raises(
     name: str,
 ) -> None:
     """Messages are stored, and hedged if they are slow; the error is logged, once a message."""
-    publisher = make(tokens=1, batch_settings=TOGETHER, publisher_options=TRACED)
+    waits = BatchSettings(max_latency=60)
+    publisher = make(tokens=1, batch_settings=waits, publisher_options=TRACED)
     recorder.clear()
     server.set_script(FaultScript(faults=[Stall(30, attempts=[0])]))
     with recorder.also(Misbehave(moment, name, fail)), caplog.at_level(logging.ERROR):
         futures = [publisher.publish(TOPIC, b"data") for _ in range(3)]
+        publisher.flush(timeout=5)
         for future in futures:
             future.result(timeout=5)
     assert publisher.hedging_stats().hedges_won == 1
@@ -115,37 +104,38 @@ def test_a_processor_that_exits(recorder: Recorder, make: Make) -> None:
         assert publisher.publish(TOPIC, b"data").result(timeout=5)
 
 
-@pytest.mark.parametrize("name", ["orders create", "orders publish"])
-def test_an_exporter_that_is_slow(
-    server: PubSubServer, recorder: Recorder, make: Make, hold: Hold, name: str
+@pytest.mark.parametrize(
+    ("moment", "name", "settings"),
+    [
+        ("end", "orders create", ONE_MESSAGE),
+        ("end", "orders publish", ONE_MESSAGE),
+        ("start", "orders publish", ONE_MESSAGE),  # ``publish()`` completes the batch
+        ("start", "orders publish", BatchSettings(max_latency=0.1)),
+    ],
+    ids=["create", "publish", "start of a full batch", "start of one that waited"],
+)
+def test_a_processor_that_is_slow(
+    server: PubSubServer,
+    recorder: Recorder,
+    make: Make,
+    release: threading.Event,
+    moment: str,
+    name: str,
+    settings: BatchSettings,
 ) -> None:
-    """Only the messages whose spans it exports wait for it: no others, and no hedge."""
+    """Only the messages whose spans it sees wait for it: no others, no hedge, no ``publish()``."""
     other = server.create_topic("other")
-    publisher = make(batch_settings=ONE_MESSAGE, publisher_options=TRACED)
-    for _ in range(10):
-        publisher.publish(other, b"warm-up").result(timeout=5)
-    with recorder.also(Misbehave("end", name, hold)):
+    publisher = make(batch_settings=settings, publisher_options=TRACED)
+    for _ in range(10):  # earns a token
+        publisher.publish(other, b"warm-up")
+        publisher.flush(timeout=5)
+    with recorder.also(Misbehave(moment, name, partial(release.wait, 20))):
         slow = publisher.publish(TOPIC, b"data")
-        wait_until(lambda: server.messages("orders"))
-        for faults in ([], [Stall(30, attempts=[0])]):
+        if moment == "end":
+            wait_until(lambda: server.messages("orders"))
+        for faults in ([], [Stall(30, attempts=[0], topic="other")]):
             server.set_script(FaultScript(faults=faults))
             publisher.publish(other, b"data").result(timeout=5)
         assert not slow.done()
-        assert not hold.is_over
-        hold.release()
+        release.set()
         assert slow.result(timeout=5)
-
-
-@pytest.mark.parametrize("settings", [ONE_MESSAGE, TOGETHER], ids=["full", "waited"])
-def test_a_processor_that_is_slow_at_the_start(
-    server: PubSubServer, recorder: Recorder, make: Make, hold: Hold, settings: BatchSettings
-) -> None:
-    """It holds up neither ``publish()``, which completes a batch or not, nor another topic."""
-    other = server.create_topic("other")
-    publisher = make(batch_settings=settings, publisher_options=TRACED)
-    with recorder.also(Misbehave("start", "orders publish", hold)):
-        slow = publisher.publish(TOPIC, b"data")
-        publisher.publish(other, b"data").result(timeout=5)
-        assert not hold.is_over
-        hold.release()
-        slow.result(timeout=5)

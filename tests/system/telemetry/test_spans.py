@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from google.api_core.retry import Retry
@@ -23,7 +23,7 @@ from google.cloud.pubsub_v1.types import (
 from opentelemetry import context, trace
 from opentelemetry.sdk.trace import ReadableSpan
 
-from hedged_pubsub.testing import FaultScript, Fixed, PubSubServer, Stall, Status, TooFewIds
+from hedged_pubsub.testing import Fault, FaultScript, Fixed, PubSubServer, Stall, Status, TooFewIds
 
 from ..conftest import FAST, ONE_MESSAGE, TOPIC, Make, New, both_kinds, wait_until
 from .conftest import Recorder
@@ -36,17 +36,19 @@ TRACED = PublisherOptions(
 )
 """Tracing is on, and there is room for two messages."""
 
-TOGETHER = BatchSettings(max_latency=0.3)
-"""What is published in one go is one batch, even on a busy machine."""
+TOGETHER = BatchSettings(max_latency=60)
+"""What is published before a flush is one batch."""
 
 Scenario = Callable[[PublisherClient, PubSubServer], object]
 
 
 def a_batch(publisher: PublisherClient, server: PubSubServer) -> None:
-    """Two messages are stored."""
+    """Two messages are stored, or fail."""
     futures = [publisher.publish(TOPIC, b"data", colour="blue") for _ in range(2)]
+    flush = getattr(publisher, "flush", None) or publisher.stop
+    flush()
     for future in futures:
-        future.result(timeout=5)
+        future.exception(timeout=5)
 
 
 def within_a_span(publisher: PublisherClient, server: PubSubServer) -> None:
@@ -97,50 +99,43 @@ _VARYING = {"timestamp", "exception.stacktrace", "exception.message", "messaging
 """Attributes that differ from run to run."""
 
 
-class Described(NamedTuple):
-    """What of a span does not differ from run to run; relatives are named."""
+def describe(spans: list[ReadableSpan]) -> list[dict[str, Any]]:
+    """Say what of spans does not differ from run to run, sorted.
 
-    name: str
-    kind: str
-    parent: str
-    links: tuple[str, ...]
-    attributes: tuple[tuple[str, str], ...]
-    status: str
-    events: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    scope: str
-
-
-def describe(spans: Iterable[ReadableSpan]) -> list[Described]:
-    """Describe spans, sorted; a relative that is not among them is named by a question mark."""
-    spans = list(spans)
+    Relatives are named; one that is not among them by a question mark.
+    """
     names = {span.context.span_id: span.name for span in spans if span.context is not None}
-    return sorted(
-        Described(
-            name=span.name,
-            kind=span.kind.name,
-            parent="" if span.parent is None else names.get(span.parent.span_id, "?"),
-            links=tuple(sorted(names.get(link.context.span_id, "?") for link in span.links)),
-            attributes=_plain(span.attributes or {}),
-            status=f"{span.status.status_code.name} {span.status.description}",
-            events=tuple((event.name, _plain(event.attributes or {})) for event in span.events),
-            scope=span.instrumentation_scope.name if span.instrumentation_scope else "",
-        )
+    described = [
+        {
+            "name": span.name,
+            "kind": span.kind,
+            "parent": span.parent and names.get(span.parent.span_id, "?"),
+            "links": sorted(names.get(link.context.span_id, "?") for link in span.links),
+            "attributes": _plain(span.attributes),
+            "status": (span.status.status_code, span.status.description),
+            "events": [(event.name, _plain(event.attributes)) for event in span.events],
+            "scope": span.instrumentation_scope and span.instrumentation_scope.name,
+        }
         for span in spans
-    )
+    ]
+    return sorted(described, key=repr)
 
 
-def _plain(attributes: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    pairs = sorted(attributes.items())
-    return tuple((key, "…" if key in _VARYING else repr(value)) for key, value in pairs)
+def _plain(attributes: Mapping[str, object] | None) -> dict[str, object]:
+    return {key: key in _VARYING or value for key, value in sorted((attributes or {}).items())}
 
 
 def spans_of(
-    publisher: PublisherClient, scenario: Scenario, server: PubSubServer, recorder: Recorder
-) -> list[Described]:
+    publisher: PublisherClient,
+    scenario: Scenario,
+    server: PubSubServer,
+    recorder: Recorder,
+    faults: Iterable[Fault] = (),
+) -> list[dict[str, Any]]:
     """Run a scenario and describe its spans."""
     recorder.clear()
     server.clear()
-    server.set_script(FaultScript())
+    server.set_script(FaultScript(faults=faults))
     scenario(publisher, server)
     publisher.transport.close()
     return describe(recorder.spans())
@@ -155,7 +150,8 @@ def test_spans_are_those_of_the_official_client(
     server: PubSubServer, recorder: Recorder, new_publisher: New, scenario: Scenario
 ) -> None:
     """Names, kinds, parents, links, attributes, events and status of all spans are the same."""
-    settings = ONE_MESSAGE if scenario is within_a_span else TOGETHER
+    waits: dict[Scenario, BatchSettings] = {a_batch: TOGETHER, no_topic: BatchSettings()}
+    settings = waits.get(scenario, ONE_MESSAGE)
     official = spans_of(PublisherClient(settings, TRACED), scenario, server, recorder)
     publisher = new_publisher(settings, TRACED, hedging_settings=FAST)
     assert spans_of(publisher, scenario, server, recorder) == official != []
@@ -184,40 +180,17 @@ def test_the_trace_context_in_the_message(
 HEDGED = "publish start (hedged)"
 
 
-def rescued(publisher: PublisherClient, server: PubSubServer) -> None:
-    """The original stalls, so that a hedge is answered."""
-    server.set_script(FaultScript(faults=[Stall(30, attempts=[0])]))
-    a_batch(publisher, server)
-
-
-def rescued_late(publisher: PublisherClient, server: PubSubServer) -> None:
-    """The first hedge stalls, too."""
-    server.set_script(FaultScript(faults=[Stall(30, attempts=[0, 1])]))
-    a_batch(publisher, server)
-
-
-def answered_first(publisher: PublisherClient, server: PubSubServer) -> None:
-    """A hedge is sent and the original is answered all the same."""
-    server.set_script(FaultScript(faults=[Stall(0.6, attempts=[0]), Stall(30, attempts=[1, 2, 3])]))
-    a_batch(publisher, server)
-
-
-def lost(publisher: PublisherClient, server: PubSubServer) -> None:
-    """A hedge is sent and the original fails for good."""
-    server.set_script(
-        FaultScript(faults=[Status("PERMISSION_DENIED", attempts=[0], after=0.6), Stall(30)])
-    )
-    publisher.publish(TOPIC, b"data").exception(timeout=5)
+DENIED = Status("PERMISSION_DENIED", attempts=[0], after=0.6)
 
 
 @both_kinds
 @pytest.mark.parametrize(
-    ("scenario", "official_scenario", "events", "attempt"),
+    ("faults", "official_faults", "events", "attempt"),
     [
-        (rescued, a_batch, [HEDGED, "publish end (hedged)"], 1),
-        (rescued_late, a_batch, [HEDGED, HEDGED, "publish end (hedged)"], 2),
-        (answered_first, a_batch, [HEDGED, "publish end"], 0),
-        (lost, lost, [HEDGED, "exception"], 1),
+        ([Stall(30, attempts=[0])], [], [HEDGED, "publish end (hedged)"], 1),
+        ([Stall(30, attempts=[0, 1])], [], [HEDGED, HEDGED, "publish end (hedged)"], 2),
+        ([Stall(0.6, attempts=[0]), Stall(30)], [], [HEDGED, "publish end"], 0),
+        ([DENIED, Stall(30)], [DENIED], [HEDGED, "exception"], 1),
     ],
     ids=["rescued", "rescued_late", "answered_first", "lost"],
 )
@@ -225,31 +198,30 @@ def test_what_hedging_adds(
     server: PubSubServer,
     recorder: Recorder,
     make: Make,
-    scenario: Scenario,
-    official_scenario: Scenario,
+    faults: list[Fault],
+    official_faults: list[Fault],
     events: list[str],
     attempt: int,
 ) -> None:
     """Events on the create spans and the attempt's number on the RPC span, and nothing else."""
     hedges = events.count(HEDGED)
     publisher = make(tokens=hedges, batch_settings=TOGETHER, publisher_options=TRACED)
-    official = spans_of(PublisherClient(TOGETHER, TRACED), official_scenario, server, recorder)
-    hedged = spans_of(publisher, scenario, server, recorder)
+    client = PublisherClient(TOGETHER, TRACED)
+    official = spans_of(client, a_batch, server, recorder, official_faults)
+    hedged = spans_of(publisher, a_batch, server, recorder, faults)
     for span in hedged:
-        if span.name == "orders create":
-            assert [name for name, _ in span.events] == ["publish start", *events]
-            attempts = [dict(pairs)["attempt"] for name, pairs in span.events if name == HEDGED]
-            assert attempts == [str(number + 1) for number in range(hedges)]
-        elif span.name == "orders publish":
-            assert ("gcp_pubsub.publish.attempt", str(attempt)) in span.attributes
-    assert [without_additions(span) for span in hedged] == official
-
-
-def without_additions(span: Described) -> Described:
-    """Return a span as it were without hedging."""
-    events = [(n.removesuffix(" (hedged)"), pairs) for n, pairs in span.events if n != HEDGED]
-    attributes = [pair for pair in span.attributes if "attempt" not in pair[0]]
-    return span._replace(attributes=tuple(attributes), events=tuple(events))
+        if span["name"] == "orders create":
+            assert [name for name, _ in span["events"]] == ["publish start", *events]
+            attempts = [more["attempt"] for name, more in span["events"] if name == HEDGED]
+            assert attempts == list(range(1, hedges + 1))
+        elif span["name"] == "orders publish":
+            assert span["attributes"].pop("gcp_pubsub.publish.attempt") == attempt
+        span["events"] = [
+            (name.removesuffix(" (hedged)"), more)
+            for name, more in span["events"]
+            if name != HEDGED
+        ]
+    assert hedged == official
 
 
 def test_too_few_ids_leave_no_span_open(

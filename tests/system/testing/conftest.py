@@ -9,25 +9,22 @@ from typing import Any
 import grpc
 import pytest
 from google.pubsub_v1 import types
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
-from hedged_pubsub.testing import PubSubServer
-
-PublishRequest = types.PublishRequest.pb()
-PublishResponse = types.PublishResponse.pb()
+from hedged_pubsub.testing import PubSubServer, pytest_plugin
 
 ORIGINAL = (("x-goog-pubsub-client-telemetry", "CgA="),)
 FIRST_HEDGE = (("x-goog-pubsub-client-telemetry", "CgIIAQ=="),)
+
+relayed = pytest_plugin.pubsub_server
+"""A server behind a relay: the fixture that users get."""
 
 
 class RawClient:
     """Publishes over one connection that no other client shares."""
 
     def __init__(self, channel: grpc.Channel, topic: str) -> None:
-        self._method = channel.unary_unary(
-            "/google.pubsub.v1.Publisher/Publish",
-            request_serializer=PublishRequest.SerializeToString,
-            response_deserializer=PublishResponse.FromString,
-        )
+        self._method: Any = PublisherGrpcTransport(channel=channel).publish
         self._topic = topic
 
     def start(
@@ -39,7 +36,7 @@ class RawClient:
     ) -> Any:
         """Start a call and return it."""
         messages = [{"data": body} for body in bodies]
-        request = PublishRequest(topic=topic or self._topic, messages=messages)
+        request = types.PublishRequest(topic=topic or self._topic, messages=messages)
         return self._method.future(request, timeout=timeout, metadata=metadata)
 
     def publish(self, *bodies: bytes, **arguments: Any) -> list[str]:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-import pytest
-
-from hedged_pubsub.testing import FaultScript, Fixed, PubSubServer, Stall
+from hedged_pubsub.testing import FaultScript, PubSubServer, Stall
 from tests.system.conftest import wait_until
 
 from .conftest import bodies, outcomes, raw_client
 
 BURST = 3_000
-HELD = 2_000
+HELD = 1_000
 
 
-@pytest.mark.parametrize("latency", [None, Fixed(0.2)], ids=["at once", "held"])
-def test_a_burst_is_answered_in_full(latency: Fixed | None) -> None:
-    """3,000 concurrent calls are all answered; none is cancelled."""
-    script = FaultScript(latency=latency)
+def test_a_burst_is_answered_in_full() -> None:
+    """3,000 concurrent calls are all answered, at once or held for a while; none is cancelled."""
+    script = FaultScript(faults=[Stall(0.2, probability=0.5)])
     with PubSubServer(script, process=True, auto_create_topics=True) as server:
         with raw_client(server) as client:
             calls = [client.start(b"a", timeout=60) for _ in range(BURST)]
@@ -28,8 +25,8 @@ def test_a_burst_is_answered_in_full(latency: Fixed | None) -> None:
         assert len(server.messages()) == BURST
 
 
-def test_thousands_of_calls_are_held_without_a_thread_each() -> None:
-    """2,000 stalled calls wait in a heap; meanwhile others are answered, and a stop ends all."""
+def test_a_thousand_calls_are_held_without_a_thread_each() -> None:
+    """1,000 stalled calls wait in a heap; meanwhile others are answered, and a stop ends all."""
     script = FaultScript(faults=[Stall(600, calls=range(1, HELD + 1))])
     with PubSubServer(script, auto_create_topics=True) as server, raw_client(server) as client:
         calls = [client.start(b"a", timeout=None) for _ in range(HELD)]

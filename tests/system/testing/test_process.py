@@ -9,37 +9,35 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from google.cloud.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1 import types
 
-from hedged_pubsub.testing import FaultScript, PubSubServer, ResetConnection, Status, StatusError
+from hedged_pubsub.testing import (
+    FaultScript,
+    Fixed,
+    PubSubServer,
+    ResetConnection,
+    Status,
+    StatusError,
+)
 from hedged_pubsub.testing.child import Child
 from tests.system.conftest import TOPIC, wait_until
 
 from .conftest import fails, raw_client
 
 PARENT = """
-import os, time
+import os, signal, time
 from hedged_pubsub.testing import PubSubServer
 
 server = PubSubServer(process=True, auto_create_topics=True)
 server.start()
 print(server.port, flush=True)
-"""
-FORK = (
-    PARENT
-    + """
-if not os.fork():
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+if not os.fork():  # it holds the pipes to the server open
     time.sleep(60)
-"""
-)
-WAIT_AND_CLEAN_UP = """
-import signal
-
 # A shell's background job, which this may be, ignores it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
@@ -60,23 +58,6 @@ while not server.attempts():
 """
 
 
-@contextmanager
-def running_parent(start: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run a script that starts a server, in a session of its own; give the server's port."""
-    with subprocess.Popen(  # noqa: S603 - our own code
-        [sys.executable, "-c", start + WAIT_AND_CLEAN_UP],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as parent:
-        try:
-            port = int(read_line(parent))
-            assert read_line(parent) == "ready"
-            yield parent, port
-        finally:
-            os.killpg(parent.pid, signal.SIGKILL)  # it has not been waited for yet, nor its fork
-
-
 def read_line(parent: subprocess.Popen[str]) -> str:
     """Return the next line that the script prints."""
     assert parent.stdout is not None
@@ -89,8 +70,15 @@ def is_free(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_every_method_works() -> None:
-    """Scripts, records and errors cross the process boundary as they are."""
+def test_every_method_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Scripts, records and errors cross the process boundary as they are; records survive it.
+
+    A file in the current folder named like a dependency is not imported by the server.
+    """
+    (tmp_path / "proto.py").write_text("raise RuntimeError('the wrong module')\n")
+    monkeypatch.chdir(tmp_path)
+    # What the interpreter puts there for a script or for -m is not what this test is about.
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     with PubSubServer(process=True, relay=True) as server, raw_client(server) as client:
         before = time.monotonic()
         server.create_topic("orders")
@@ -99,7 +87,12 @@ def test_every_method_works() -> None:
             server.create_topic("orders")
         with pytest.raises(StatusError, match=r"NOT_FOUND: .*unknown"):
             server.create_subscription("s", "unknown")
-        server.set_script(FaultScript(faults=[Status("ABORTED", calls=[1]), ResetConnection()]))
+        with pytest.raises(RuntimeError, match=f"port={server.port}"):
+            PubSubServer(process=True, port=server.port).start()
+        selective = Status(
+            "ABORTED", calls=[1], attempts=range(2), times=3, topic="orders", between=(0, 600)
+        )
+        server.set_script(FaultScript(latency=Fixed(0), faults=[selective, ResetConnection()]))
         with fails("ABORTED"):
             client.publish(b"lost")
         with fails("UNAVAILABLE"):
@@ -117,23 +110,32 @@ def test_every_method_works() -> None:
         assert [m.data for m in server.messages("orders")] == [b"kept"]
         server.clear()
         assert not server.attempts() + server.messages()
+        client.publish(b"last")
+    assert [m.data for m in server.messages()] == [b"last"]
+    assert len(server.attempts()) == 1
 
 
-@pytest.mark.parametrize("start", [PARENT, FORK], ids=["alone", "fork lives on"])
-def test_it_ends_with_its_parent(start: str) -> None:
-    """A killed parent takes the server along, even if a forked child holds the pipes open."""
-    with running_parent(start) as (parent, port):
-        assert not is_free(port)
-        parent.kill()
-        wait_until(lambda: is_free(port), timeout=60)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_it_ends_with_its_parent(number: signal.Signals) -> None:
+    """A killed parent takes the server along, even if a forked child holds the pipes open.
 
-
-def test_an_interrupt_of_the_process_group_spares_it() -> None:
-    """Ctrl-C reaches the whole group; the server serves on while its parent cleans up."""
-    with running_parent(PARENT) as (parent, port):
-        os.killpg(parent.pid, signal.SIGINT)
-        assert read_line(parent) == "projects/test/topics/after"
-        wait_until(lambda: is_free(port), timeout=60)
+    Ctrl-C reaches the whole process group; the server serves on while its parent cleans up.
+    """
+    with subprocess.Popen(  # noqa: S603 - our own code
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
+        try:
+            port = int(read_line(parent))
+            assert read_line(parent) == "ready"
+            assert not is_free(port)
+            if number == signal.SIGKILL:
+                parent.kill()
+            else:
+                os.killpg(parent.pid, number)
+                assert read_line(parent) == "projects/test/topics/after"
+            wait_until(lambda: is_free(port), timeout=60)
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)  # it has not been waited for yet, nor its fork
 
 
 def test_a_child_that_does_not_start_tells_why(
@@ -144,18 +146,6 @@ def test_a_child_that_does_not_start_tells_why(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RuntimeError, match="no server today"):
         PubSubServer(process=True).start()
-
-
-def test_modules_of_the_current_folder_do_not_break_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A file in the current folder named like a dependency is not imported by the server."""
-    (tmp_path / "proto.py").write_text("raise RuntimeError('the wrong module')\n")
-    monkeypatch.chdir(tmp_path)
-    # What the interpreter puts there for a script or for -m is not what this test is about.
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    with PubSubServer(process=True) as server:
-        assert server.port
 
 
 def test_a_dead_process_is_reported_and_can_be_replaced() -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from hedged_pubsub.testing import Direction, ProxyConnection, TcpProxy
+from hedged_pubsub.testing import ProxyConnection, TcpProxy
 from tests.system.conftest import wait_until
 
 SOON = 30.0  # seconds within which what is to happen must happen, also on a busy machine
@@ -146,25 +146,19 @@ def test_megabytes_pass_everywhere_at_once(network: Network, wire: Wire, latency
     assert latency <= time.monotonic() - start < 10  # one buffer at a time, it would be 46
 
 
-@pytest.mark.parametrize("frozen", [False, True], ids=["open", "frozen"])
 @pytest.mark.parametrize("end", [socket.socket.close, reset], ids=["close", "reset"])
 def test_a_clients_end_reaches_the_server_behind_its_bytes(
-    wire: Wire, end: Callable[[socket.socket], None], frozen: bool
+    wire: Wire, end: Callable[[socket.socket], None]
 ) -> None:
-    """If frozen, with the thaw, as behind a vanished NAT entry; only the proxy knows before."""
-    if frozen:
-        wire.connection.freeze()
+    """With the thaw, as behind a vanished NAT entry; only the proxy knows before."""
+    wire.connection.freeze()
     wire.client.sendall(b"last words")
-    if frozen:
-        wait_until(lambda: wire.connection.held("upstream") == 10)
-    else:
-        assert receive(wire.server, 10) == b"last words"
+    wait_until(lambda: wire.connection.held("upstream") == 10)
     end(wire.client)
     wait_until(lambda: not wire.connection.is_open)
-    if frozen:
-        assert is_quiet(wire.server)
-        wire.connection.thaw()
-        assert receive(wire.server, 10) == b"last words"
+    assert is_quiet(wire.server)
+    wire.connection.thaw()
+    assert receive(wire.server, 10) == b"last words"
     assert_ended(wire.server, end)
 
 
@@ -173,8 +167,10 @@ def test_frozen_bytes_are_neither_delivered_nor_refused(wire: Wire, direction: A
     """Nothing passes in a frozen direction and all passes in the other; a thaw delivers it all."""
     client, server, connection = wire
     connection.freeze(direction)
-    ways: dict[Direction, tuple[socket.socket, socket.socket]]
-    ways = {"upstream": (client, server), "downstream": (server, client)}
+    ways: dict[Any, tuple[socket.socket, ...]] = {
+        "upstream": (client, server),
+        "downstream": (server, client),
+    }
     for way, (sender, receiver) in ways.items():
         if direction not in (None, way):
             assert passes(b"one two", sender, receiver)
@@ -191,24 +187,25 @@ def test_frozen_bytes_are_neither_delivered_nor_refused(wire: Wire, direction: A
 def test_a_frozen_sender_is_stopped_by_its_window_in_the_end(wire: Wire) -> None:
     """The proxy does not take in bytes without bound, and loses none of those it took."""
     wire.connection.freeze("upstream")
-    sent = send_until_blocked(wire.client)
-    wait_until(lambda: wire.connection.held("upstream") >= 16 * 1024 * 1024)
+    sent = 0
+    while wire.connection.held("upstream") < 16 * 1024 * 1024:
+        sent += send_until_blocked(wire.client)
     assert wire.connection.held("upstream") < 17 * 1024 * 1024
     wire.connection.thaw()
     assert len(receive(wire.server, sent)) == sent
 
 
-@pytest.mark.parametrize("frozen", [False, True], ids=["open", "frozen"])
-def test_a_reset_is_a_tcp_reset_at_both_ends(network: Network, wire: Wire, frozen: bool) -> None:
+def test_a_reset_is_a_tcp_reset_at_both_ends(network: Network, wire: Wire) -> None:
     """It is not held back by a freeze, and another connection is spared."""
     other = network.connect()
-    if frozen:
-        wire.connection.freeze()
+    wire.connection.freeze()
     wire.connection.reset()
     for end in (wire.client, wire.server):
         assert_ended(end, reset)
     assert not wire.connection.is_open
     assert passes(b"spared", other.client, other.server)
+    reset(other.client)
+    assert_ended(other.server, reset)
 
 
 @pytest.mark.parametrize("direction", ["downstream", "upstream"])
@@ -327,11 +324,9 @@ def test_idle_and_frozen_it_takes_no_time(network: Network, wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("use", "words"),
     [
-        (lambda wire: wire.connection.delay(-1), "seconds=-1"),
-        (lambda wire: wire.connection.limit(0), "bytes_per_second=0"),
+        (lambda wire: wire.connection.delay(-1), "seconds must be .* got -1"),
+        (lambda wire: wire.connection.limit(0), "bytes_per_second must be .* got 0"),
         (lambda wire: wire.connection.freeze("sideways"), "direction='sideways'"),
-        (lambda wire: TcpProxy("127.0.0.1:1", port=65_536), "port=65536"),
-        *((lambda wire, t=t: TcpProxy(t), t) for t in ("localhost", "127.0.0.1:", ":1", "::http")),
     ],
 )
 def test_wrong_values_are_refused_and_change_nothing(
