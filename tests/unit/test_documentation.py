@@ -142,10 +142,3 @@ def test_every_option_is_documented(name: str) -> None:
         # Other defaults are made up from several options, and said in words.
         if type(option.default) in (int, float, str):
             assert documented == str(option.default), option.name
-
-
-def test_every_page_is_in_the_contents() -> None:
-    """A page that is added can be found."""
-    index = (DOCS / "index.md").read_text(encoding="utf-8")
-    contents = re.findall(r"^[\w-]+$", index, re.MULTILINE)
-    assert {path.stem for path in DOCS.glob("*.md")} == {"index", *contents}

@@ -25,12 +25,11 @@ from hedged_pubsub._core.events import (
     Resolve,
     Start,
     Succeeded,
-    Suppressed,
     WakeAt,
 )
 from hedged_pubsub._core.hedge_delay import HedgeDelay
 from hedged_pubsub._core.hedge_log import HedgeEnded
-from hedged_pubsub._core.runs import WOKE, Runs, carry_out
+from hedged_pubsub._core.runs import WOKE, Runs
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.stats import HedgingStats
 from hedged_pubsub._core.topic_state import TopicState
@@ -88,17 +87,6 @@ class Durations:
 def tokens(runs: Runs[Batch]) -> float:
     """Return the tokens of the topic."""
     return runs.topics["topic"].tokens
-
-
-def test_topics_have_buckets_of_their_own() -> None:
-    """R9: what one topic earned, another cannot spend."""
-    runs = make_runs(1)
-    batch, _ = commit(runs, "other")
-    assert Suppressed() in runs.handle(batch, WOKE, 1.0)
-    assert tokens(runs) == 1
-    assert runs.stats("other").hedges_suppressed == 1
-    assert runs.stats("never seen") == HedgingStats()
-    assert runs.stats().batches == 11
 
 
 def test_a_timer_is_set_first_and_once() -> None:
@@ -252,17 +240,6 @@ def test_a_defect_ends_the_batch(
         assert runs.batches == {}
 
 
-@pytest.mark.parametrize("event", [Succeeded(3), Failed(3, Permanent())], ids=repr)
-def test_an_event_that_cannot_happen_ends_the_batch(event: Event) -> None:
-    """R8: a defect of a driver is an error of that batch, and not of its thread."""
-    runs = make_runs()
-    batch, _ = commit(runs)
-    cancel, failure, _ = runs.handle(batch, event, 0.5)
-    assert cancel == Cancel(ORIGINAL)
-    assert isinstance(failure, Fail)
-    assert "attempt 3 cannot end" in str(failure.error)
-
-
 def test_what_may_run_a_users_code_is_called_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording, and a line about a hedge, wait until the futures have their outcome."""
     runs: Runs[Batch] = Runs(HedgingSettings(hedge_delay=1.0))
@@ -289,26 +266,3 @@ def test_what_may_run_a_users_code_is_called_last(monkeypatch: pytest.MonkeyPatc
         other, _ = commit(runs, now=8.0)
         assert len(runs.handle(other, Failed(0, error), 8.25)) == 2
         assert recorded.pop() == ("topic", "failed", kind, 0.25)
-
-
-def test_hands_carry_out_all_orders_in_their_order() -> None:
-    """Each order is one call; that a hedge was suppressed asks for nothing."""
-    done: list[tuple[object, ...]] = []
-
-    class Hands:
-        def __getattr__(self, name: str) -> Any:
-            return lambda *args: done.append((name, *args[name != "call" :]))
-
-    failure, call = Fail(DEFECT), Call(dict)
-    orders: list[Order] = [WakeAt(2.0), Start(1, 3.0), Suppressed(), Resolve(1), Cancel(0)]
-    orders += [failure, call]
-    batch = Batch("topic", math.inf, has_extras=False)
-    carry_out(orders, batch, Hands(), ["id"])
-    assert done == [
-        ("wake_at", 2.0),
-        ("start", 1, 3.0),
-        ("resolve", ["id"], 1),
-        ("cancel", 0),
-        ("fail", failure),
-        ("call", call),
-    ]
