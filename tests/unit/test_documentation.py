@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import re
 from pathlib import Path
@@ -67,12 +66,8 @@ def test_each_difference_has_a_test() -> None:
     """Each line of the table is known here, and so is each test."""
     table = README.partition("<!-- differences -->")[2].partition("<!-- end of differences -->")[0]
     _, _, *lines = (row.split("|")[1].strip() for row in table.strip().splitlines())
-    functions = {
-        node.name
-        for path in (ROOT / "tests").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef)
-    }
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    functions = {name for text in sources for name in re.findall(r"^ *def (\w+)\(", text, re.M)}
 
     for line, (start, tests) in zip(lines, DIFFERENCES.items(), strict=True):
         assert line.startswith(start)
