@@ -120,20 +120,18 @@ def test_timers_that_are_due_at_once_run_in_their_order() -> None:
 def test_abandoning_ends_a_batch_in_every_state() -> None:
     """R8: a batch can be given up from every state, with the error that is told."""
     defect = RuntimeError("defect")
-    new = AttemptEngine(hedge_delay=1.0, bucket=full_bucket(), total_timeout=600.0)
-    in_flight = engine_in_flight()
-    in_flight.handle(Woke(), 1.0)
-    backing_off = engine_in_flight()
-    backing_off.handle(Failed(0, Transient(), transient=True, backoff=0.5), 0.1)
-    hedges_only = engine_in_flight()
-    hedges_only.handle(Woke(), 1.0)
-    hedges_only.handle(Failed(0, Transient(), transient=True), 1.1)
-
-    assert new.handle(Abandoned(defect), 2.0) == [Fail(defect)]
-    assert in_flight.handle(Abandoned(defect), 2.0) == [Cancel(0), Cancel(1), Fail(defect)]
-    assert backing_off.handle(Abandoned(defect), 2.0) == [Fail(defect)]
-    assert hedges_only.handle(Abandoned(defect), 2.0) == [Cancel(1), Fail(defect)]
-    for engine in (new, in_flight, backing_off, hedges_only):
+    histories: dict[State, tuple[list[Event], list[int]]] = {
+        State.NEW: ([], []),
+        State.ORIGINAL_IN_FLIGHT: ([Committed(), Woke()], [0, 1]),
+        State.BACKING_OFF: ([Committed(), Failed(0, defect, transient=True, backoff=0.5)], []),
+        State.HEDGES_ONLY: ([Committed(), Woke(), Failed(0, defect, transient=True)], [1]),
+    }
+    for state, (history, in_flight) in histories.items():
+        engine = AttemptEngine(hedge_delay=1.0, bucket=full_bucket(), total_timeout=600.0)
+        for now, event in enumerate(history):
+            engine.handle(event, now)
+        assert engine.state is state
+        assert engine.handle(Abandoned(defect), 2.0) == [*map(Cancel, in_flight), Fail(defect)]
         assert engine.decided
         assert engine.next_wakeup is None
 
