@@ -132,6 +132,3 @@ def test_losers_do_not_ratchet_the_delay_down(tokens: str) -> None:
     p95 = sorted(latencies)[4750]
     assert sum(batch.delay for batch in batches) / 2000 == pytest.approx(p95, rel=0.08)
     assert 0.04 < hedged_share(batches) < 0.06
-
-
-# --- In the driver.
