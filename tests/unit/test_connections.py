@@ -177,8 +177,10 @@ def test_an_opening_connection_is_checked_at_growing_pauses() -> None:
     assert connections.begin_check() is Todo.OPEN
     assert connections.begin_check() is None
     connections.opened("second")
-    assert connections.newest is connections.opening is not None
-    assert (connections.newest.method, connections.newest.own) == ("second", True)
+    newest = connections.newest
+    assert newest is not None
+    assert (newest.method, newest.own) == ("second", True)
+    assert connections.uses(newest)
     assert connections.drained() == [], "it is kept for hedges"
     pauses = [FIRST_PAUSE]
     while connections.checked(is_ready=False, pause=pauses[-1], now=3.0):
