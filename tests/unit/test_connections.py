@@ -77,6 +77,18 @@ def test_dead_after_enough_losses_and_enough_silence(times: list[float], dies: b
     assert last is dies
 
 
+def test_an_answer_starts_the_count_again() -> None:
+    """C3: one is enough, of an original or of a hedge that won on that connection."""
+    connections = with_second()
+    first, second = connections.of(ORIGINAL), connections.of(HEDGE)
+    for answer in (first.answered, lambda: connections.lost(second, first, 0.0)):
+        for n in range(MIN_LOSSES - 1):
+            assert not connections.lost(first, second, 9.0 * n)
+        answer()
+        assert not connections.lost(first, second, 90.0)
+        first.answered()
+
+
 def test_originals_move_at_once_and_hedges_get_a_new_one() -> None:
     """C4 and C5: the client's channel is not ours to close; what it lost before is forgotten."""
     connections = with_second()

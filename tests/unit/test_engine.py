@@ -108,6 +108,18 @@ def test_timers_that_are_due_at_once_run_in_their_order() -> None:
     assert engine.next_wakeup == 6.0
 
 
+def test_a_decided_batch_is_told_nothing() -> None:
+    """R4 and R7: what a loser reports after the outcome changes nothing, the bucket included."""
+    engine = engine_in_flight()
+    engine.handle(Woke(), 1.0)
+    assert engine.handle(Succeeded(ORIGINAL), 1.5) == [Cancel(1), Resolve(ORIGINAL)]
+    failed = Failed(1, Transient(), transient=True, backoff=0.1)
+    for late in (Succeeded(1), failed, Woke(), Abandoned(ValueError())):
+        assert engine.handle(late, 1.6) == []
+        assert engine.next_wakeup is None
+        assert engine._bucket.tokens == 4.1
+
+
 def test_abandoning_ends_a_batch_in_every_state() -> None:
     """R8: a batch can be given up from every state, with the error that is told."""
     defect = RuntimeError("defect")

@@ -6,6 +6,8 @@ import logging
 import math
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
+from unittest.mock import call as expected
 
 import pytest
 from google.api_core.exceptions import Unauthenticated
@@ -25,16 +27,18 @@ from hedged_pubsub._core.events import (
     Resolve,
     Start,
     Succeeded,
+    Suppressed,
     WakeAt,
 )
 from hedged_pubsub._core.hedge_delay import HedgeDelay
 from hedged_pubsub._core.hedge_log import HedgeEnded
-from hedged_pubsub._core.runs import WOKE, Runs
+from hedged_pubsub._core.runs import WOKE, Runs, carry_out
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.stats import HedgingStats
 from hedged_pubsub._core.topic_state import TopicState
 
 from .fakes import refuse
+from .replay import core_batch
 from .story import SCENARIOS, Permanent, Scenario, Transient, earn, play
 
 DEFECT = ZeroDivisionError("a defect")
@@ -266,3 +270,18 @@ def test_what_may_run_a_users_code_is_called_last(monkeypatch: pytest.MonkeyPatc
         other, _ = commit(runs, now=8.0)
         assert len(runs.handle(other, Failed(0, error), 8.25)) == 2
         assert recorded.pop() == ("topic", "failed", kind, 0.25)
+
+
+def test_hands_carry_out_all_orders_in_their_order() -> None:
+    """Each order is one call; that a hedge was suppressed asks for nothing."""
+    hands, batch, failure, call = Mock(), core_batch(), Fail(DEFECT), Call(dict)
+    orders: list[Order] = [WakeAt(2.0), Start(1, 3.0), Suppressed(), Resolve(1), Cancel(0)]
+    carry_out([*orders, failure, call], batch, hands, ["id"])
+    assert hands.method_calls == [
+        expected.wake_at(batch, 2.0),
+        expected.start(batch, 1, 3.0),
+        expected.resolve(batch, ["id"], 1),
+        expected.cancel(batch, 0),
+        expected.fail(batch, failure),
+        expected.call(call),
+    ]
