@@ -125,19 +125,6 @@ def test_the_batches_are_the_official_ones(
     assert [request(batch) for batch in batches] == official
 
 
-@given(bulk=st.integers(1, 30), max_bytes=st.integers(0, 100))
-def test_filling_may_stop_after_each_step(bulk: int, max_bytes: int) -> None:
-    """Another call goes on where the last one stopped, and makes the same batches."""
-    batch_settings = BatchSettings(max_bytes=max_bytes, max_messages=4)
-    data = [b"x" * (7 * number % 31) for number in range(bulk)]
-    at_once, in_steps = Publisher(batch_settings), Publisher(batch_settings)
-    at_once.publish(*map(message, data))
-    in_steps.mailbox.queue.extend(map(message, data))
-    while in_steps.mailbox.queue:
-        in_steps.full += next(in_steps.mailbox.fill(), [])
-    assert list(map(request, in_steps.flush())) == list(map(request, at_once.flush()))
-
-
 def test_what_comes_while_it_is_moved_stays_for_the_next_move() -> None:
     """Callers who never stop keep nobody busy for ever."""
     publisher = Publisher(BatchSettings(max_messages=3))

@@ -66,8 +66,8 @@ def test_each_difference_has_a_test() -> None:
     """Each line of the table is known here, and so is each test."""
     table = README.partition("<!-- differences -->")[2].partition("<!-- end of differences -->")[0]
     _, _, *lines = (row.split("|")[1].strip() for row in table.strip().splitlines())
-    tests_text = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py"))
-    functions = set(re.findall(r"^ *def (\w+)\(", tests_text, re.MULTILINE))
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    functions = {name for text in sources for name in re.findall(r"^ *def (\w+)\(", text, re.M)}
 
     for line, (start, tests) in zip(lines, DIFFERENCES.items(), strict=True):
         assert line.startswith(start)

@@ -52,6 +52,7 @@ def test_pending() -> None:
     assert isinstance(future, pubsub_v1.publisher.futures.Future)
     assert future.running()
     assert not any((future.done(), future.cancel(), future.cancelled()))
+    assert concurrent.futures.wait([future], timeout=0).not_done == {future}
     assert "pending" in repr(future)
     for wait in (future.result, future.exception):
         with pytest.raises(concurrent.futures.TimeoutError):
@@ -65,6 +66,8 @@ def test_decided() -> None:
     fail(failed, error)
     assert [future.result(timeout=0) for future in futures] == ["0", "1", "2"]
     assert all(future.done() and not future.running() for future in futures)
+    both = {*futures, *failed}
+    assert set(concurrent.futures.as_completed(both, timeout=0)) == both
     assert futures[0].exception() is None
     assert "finished" in repr(futures[0])
     for future in failed:
@@ -119,21 +122,6 @@ def test_a_held_condition_does_not_hold_up_the_others(monkeypatch: pytest.Monkey
     for function, *args in jobs:
         function(*args)
     assert futures[1].result(timeout=0) == "1"
-
-
-def test_the_standard_library_waits_for_it() -> None:
-    """``wait`` and ``as_completed`` work, also for several futures of one batch."""
-    futures, other = make(3), make(1)
-    both = [*futures, *other]
-    assert len(concurrent.futures.wait(both, timeout=0).not_done) == 4
-    resolver = threading.Thread(target=lambda: resolve(futures))
-    resolver.start()
-    first = concurrent.futures.FIRST_COMPLETED
-    done, _ = concurrent.futures.wait(both, return_when=first, timeout=5)
-    assert set() < done <= set(futures)
-    fail(other, ValueError())
-    assert set(concurrent.futures.as_completed(both, timeout=5)) == {*both}
-    resolver.join()
 
 
 def test_asyncio_waits_for_it() -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hedged_pubsub import HedgeDelay, HedgingSettings
 from hedged_pubsub._core.hedge_delay import MeasuredDelay
 from hedged_pubsub._core.token_bucket import TokenBucket
-from tests.unit.fakes import Threads
 from tests.unit.replay import Batch, full_bucket, replay
 
 P95 = HedgeDelay.percentile(0.95)
@@ -133,42 +132,3 @@ def test_losers_do_not_ratchet_the_delay_down(tokens: str) -> None:
     p95 = sorted(latencies)[4750]
     assert sum(batch.delay for batch in batches) / 2000 == pytest.approx(p95, rel=0.08)
     assert 0.04 < hedged_share(batches) < 0.06
-
-
-def test_a_burst_is_hedged_by_one_delay_and_within_the_bucket() -> None:
-    """A thousand batches at once share the delay; no more hedges than tokens go out."""
-    commits = [number / 20 for number in range(400)] + [25.0] * 1000
-    latencies = lognormal(0.2, 400) + [3.0] * 1000
-    batches = run(latencies, commits=commits, hedge_latency=lambda _number, _hedge: 3.0)
-    assert len({batch.delay for batch in batches[400:]}) == 1
-    assert sum(batch.hedges for batch in batches[400:]) <= 50
-
-
-# --- In the driver.
-
-
-def test_the_driver_measures_each_original_once() -> None:
-    """Answers teach the delay of that topic alone; a loser counts with its time in flight."""
-    settings = HedgingSettings(hedge_delay=HedgeDelay.percentile(0.95, initial=1.0))
-    bench = Threads(settings, tokens=0)
-    for number in range(39):  # 3 tokens, and more than enough samples
-        batch = bench.send()
-        bench.advance(0.6 if number in (0, 1) else 0.3)
-        batch.calls[0].succeed()
-    # Of 39 samples the percentile is the 38th.
-    batch = bench.send()
-    bench.advance(0.599)
-    assert batch.attempts == [0]
-    bench.advance(0.002)
-    assert batch.attempts == [0, 1]
-
-    # The hedge wins at 0.601 s. The 39th of 40 samples is 0.6 s; had the original counted twice,
-    # by its cancellation too, the 40th of 41 would be 0.601 s.
-    batch.calls[1].succeed()
-    assert batch.calls[0].cancelled
-    batch = bench.send()
-    bench.advance(0.6005)
-    assert batch.attempts == [0, 1]
-    other = bench.send(topic="another topic")
-    bench.advance(0.999)
-    assert other.attempts == [0]

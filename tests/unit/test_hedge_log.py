@@ -152,34 +152,7 @@ def test_a_handler_that_fails_harms_nothing(
     assert ("ZeroDivisionError" in capsys.readouterr().err) == told
 
 
-def test_lines_are_written_outside_the_lock() -> None:
-    """A handler is a user's code: it may ask the publisher for its numbers."""
-    scene = Scene(tokens=1)
-    free: list[bool] = []
-
-    def ask(_record: logging.LogRecord) -> None:
-        free.append(not scene.driver._engine_lock._is_owned())
-        scene.driver.stats()
-
-    with handled(ask):
-        scene.submit(1.25)[1].succeed()
-    assert free == [True]
-
-
 # --- When a warning is due: no clock, no log.
-
-
-@pytest.fixture
-def warnings() -> HedgeWarnings:
-    """Watch a topic that has had tokens."""
-    made = HedgeWarnings(HedgingSettings(hedge_delay=0.7, refill_ratio=0.1))
-    made.sent()
-    return made
-
-
-def suppressed(warnings: HedgeWarnings, *times: float) -> list[str | None]:
-    """Suppress a hedge at these times, long after the start."""
-    return [warnings.suppressed(1000, now=now) for now in times]
 
 
 def test_never_a_token() -> None:
@@ -191,52 +164,39 @@ def test_never_a_token() -> None:
     assert "refill_ratio (0.001)" in reason
 
 
-def test_suppressed_for_a_minute(warnings: HedgeWarnings) -> None:
-    """Hedges were due all along and no token was there: both settings are named."""
-    assert suppressed(warnings, 5, 35, 64.9) == [None] * 3
-    (reason,) = suppressed(warnings, 65)
-    for named in ("60 s", "hedge_delay (0.7)", "refill_ratio (0.1)"):
-        assert named in (reason or "")
+# When what happened, in seconds: no token for a hedge, one sent, or a batch decided whose hedges
+# lost or won; and a part of the reason where that is to be warned of.
+WARNINGS = {
+    "a minute without a token": "5 none, 35 none, 64.9 none, 65 none: due for 60 s",
+    "a token ends that": "0 none, 59 none, 59 sent, 60 none, 119.9 none, 120 none: due for 60 s",
+    "a minute in which no hedge is due does not": "0 none, 60 none: due for 60 s",
+    "a longer time does": "0 none, 60.1 none, 3660 none",
+    "twenty losers": "0 lost 20: last 20 hedges",
+    "of two batches": "0 lost 19, 0 lost 1: last 20 hedges",
+    "of three batches": "0 lost 7, 0 lost 7, 0 lost 7: last 21 hedges",
+    "a winner begins the count again": "0 lost 19, 0 won 2, 0 lost 19, 0 won 2",
+    "one warning in ten minutes, and the count goes on": """
+        100 lost 20: last 20 hedges, 699.9 lost 20, 630 none, 690 none, 699.9 none,
+        700 lost 1: last 21 hedges, 1300 lost 19, 1300 lost 1: last 20 hedges""",
+}
 
 
-def test_a_token_ends_the_time_without_one(warnings: HedgeWarnings) -> None:
-    """After a hedge that is sent the minute is counted from the next one that is not."""
-    assert suppressed(warnings, 0, 59) == [None] * 2
+@pytest.mark.parametrize("name", WARNINGS)
+def test_when_a_warning_is_due(name: str) -> None:
+    """Where hedges were due for a minute without a token, or lose always; it names the settings."""
+    warnings = HedgeWarnings(HedgingSettings(hedge_delay=0.7, refill_ratio=0.1))
     warnings.sent()
-    assert suppressed(warnings, 60, 119.9) == [None] * 2
-    assert suppressed(warnings, 120) != [None]
-
-
-@pytest.mark.parametrize(("pause", "is_one"), [(60, True), (60.1, False), (3600, False)])
-def test_more_than_a_minute_in_which_no_hedge_was_due(
-    warnings: HedgeWarnings, pause: float, is_one: bool
-) -> None:
-    """It ends the time without a token; another one begins after it."""
-    assert suppressed(warnings, 0) == [None]
-    assert (suppressed(warnings, pause) != [None]) == is_one
-
-
-@pytest.mark.parametrize("batches", [[20], [19, 1], [7, 7, 7]])
-def test_every_hedge_loses(warnings: HedgeWarnings, batches: list[int]) -> None:
-    """Twenty in a row, however they are spread over batches: the delay is named."""
-    reasons = [warnings.decided(hedges, won=False, now=0) for hedges in batches]
-    assert reasons[:-1] == [None] * (len(batches) - 1)
-    assert f"last {sum(batches)} hedges" in (reasons[-1] or "")
-    assert "hedge_delay (0.7)" in (reasons[-1] or "")
-
-
-def test_a_winner_begins_the_count_again(warnings: HedgeWarnings) -> None:
-    """A hedge that wins now and then is what hedging is for."""
-    for _ in range(3):
-        assert warnings.decided(19, won=False, now=0) is None
-        assert warnings.decided(2, won=True, now=0) is None
-
-
-def test_one_warning_in_ten_minutes(warnings: HedgeWarnings) -> None:
-    """Whatever the reasons are; after that, the same reason may be named again."""
-    assert warnings.decided(20, won=False, now=100)
-    assert warnings.decided(20, won=False, now=699.9) is None
-    assert suppressed(warnings, 630, 690, 699.9) == [None] * 3
-    assert warnings.decided(1, won=False, now=700), "twenty and one have lost meanwhile"
-    assert warnings.decided(19, won=False, now=1300) is None, "a warning begins the count again"
-    assert warnings.decided(1, won=False, now=1300)
+    for event in WARNINGS[name].split(","):
+        happened, _, text = event.partition(": ")
+        seconds, what, *hedges = happened.split()
+        now, reason = float(seconds), None
+        if what == "none":
+            reason = warnings.suppressed(1000, now=now)
+        elif what == "sent":
+            warnings.sent()
+        else:
+            reason = warnings.decided(int(hedges[0]), won=what == "won", now=now)
+        assert bool(reason) == bool(text), event
+        assert text in (reason or "")
+        assert "hedge_delay (0.7)" in (reason or "hedge_delay (0.7)")
+        assert (what == "none" and bool(reason)) == ("refill_ratio (0.1)" in (reason or ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -106,6 +107,7 @@ def _private(tree: ast.AST, *, of_self: bool) -> set[str]:
     }
 
 
+@functools.cache
 def _inherited(owner: type) -> set[str]:
     """The private attributes that a class has from those of Google and gRPC among its bases."""
     names: set[str] = set()

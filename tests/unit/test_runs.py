@@ -6,6 +6,8 @@ import logging
 import math
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
+from unittest.mock import call as expected
 
 import pytest
 from google.api_core.exceptions import Unauthenticated
@@ -36,6 +38,7 @@ from hedged_pubsub._core.stats import HedgingStats
 from hedged_pubsub._core.topic_state import TopicState
 
 from .fakes import refuse
+from .replay import core_batch
 from .story import SCENARIOS, Permanent, Scenario, Transient, earn, play
 
 DEFECT = ZeroDivisionError("a defect")
@@ -88,17 +91,6 @@ class Durations:
 def tokens(runs: Runs[Batch]) -> float:
     """Return the tokens of the topic."""
     return runs.topics["topic"].tokens
-
-
-def test_topics_have_buckets_of_their_own() -> None:
-    """R9: what one topic earned, another cannot spend."""
-    runs = make_runs(1)
-    batch, _ = commit(runs, "other")
-    assert Suppressed() in runs.handle(batch, WOKE, 1.0)
-    assert tokens(runs) == 1
-    assert runs.stats("other").hedges_suppressed == 1
-    assert runs.stats("never seen") == HedgingStats()
-    assert runs.stats().batches == 11
 
 
 def test_a_timer_is_set_first_and_once() -> None:
@@ -252,17 +244,6 @@ def test_a_defect_ends_the_batch(
         assert runs.batches == {}
 
 
-@pytest.mark.parametrize("event", [Succeeded(3), Failed(3, Permanent())], ids=repr)
-def test_an_event_that_cannot_happen_ends_the_batch(event: Event) -> None:
-    """R8: a defect of a driver is an error of that batch, and not of its thread."""
-    runs = make_runs()
-    batch, _ = commit(runs)
-    cancel, failure, _ = runs.handle(batch, event, 0.5)
-    assert cancel == Cancel(ORIGINAL)
-    assert isinstance(failure, Fail)
-    assert "attempt 3 cannot end" in str(failure.error)
-
-
 def test_what_may_run_a_users_code_is_called_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording, and a line about a hedge, wait until the futures have their outcome."""
     runs: Runs[Batch] = Runs(HedgingSettings(hedge_delay=1.0))
@@ -293,22 +274,14 @@ def test_what_may_run_a_users_code_is_called_last(monkeypatch: pytest.MonkeyPatc
 
 def test_hands_carry_out_all_orders_in_their_order() -> None:
     """Each order is one call; that a hedge was suppressed asks for nothing."""
-    done: list[tuple[object, ...]] = []
-
-    class Hands:
-        def __getattr__(self, name: str) -> Any:
-            return lambda *args: done.append((name, *args[name != "call" :]))
-
-    failure, call = Fail(DEFECT), Call(dict)
+    hands, batch, failure, call = Mock(), core_batch(), Fail(DEFECT), Call(dict)
     orders: list[Order] = [WakeAt(2.0), Start(1, 3.0), Suppressed(), Resolve(1), Cancel(0)]
-    orders += [failure, call]
-    batch = Batch("topic", math.inf, has_extras=False)
-    carry_out(orders, batch, Hands(), ["id"])
-    assert done == [
-        ("wake_at", 2.0),
-        ("start", 1, 3.0),
-        ("resolve", ["id"], 1),
-        ("cancel", 0),
-        ("fail", failure),
-        ("call", call),
+    carry_out([*orders, failure, call], batch, hands, ["id"])
+    assert hands.method_calls == [
+        expected.wake_at(batch, 2.0),
+        expected.start(batch, 1, 3.0),
+        expected.resolve(batch, ["id"], 1),
+        expected.cancel(batch, 0),
+        expected.fail(batch, failure),
+        expected.call(call),
     ]

@@ -218,21 +218,6 @@ def test_there_is_room_before_the_futures_are_done(
     assert isinstance(made[0].exception(), ValueError) is fails
 
 
-def test_in_a_forked_child_messages_that_wait_fail() -> None:
-    """In a mailbox or in the open batch: the parent sends them; the child's own are sent."""
-    bench = Bench(max_latency=0.5)
-    opened = bench.add()
-    waiting = bench.add()
-    mailbox = bench.sender.mailbox(TOPIC, POLICY)
-    assert list(mailbox.queue) == [waiting]
-    bench.sender.reset_after_fork()
-    for future in (opened, waiting):
-        assert isinstance(future.exception(), RuntimeError)
-    mine = bench.add()
-    assert bench.sender.send_all() == [mine]
-    assert [batch.messages for batch in bench.sent] == [[mine]]
-
-
 def test_batches_can_be_held_back() -> None:
     """At the end of the interpreter, whoever asks for them sends them."""
     bench = Bench(max_messages=2)

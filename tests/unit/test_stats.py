@@ -61,7 +61,8 @@ def test_topics_and_their_total(bench: Threads) -> None:
         parts = [getattr(stats, count) for stats in total.by_topic.values()]
         assert getattr(total, count) == pytest.approx(sum(parts))
     assert total.result_latency.count == 22
-    assert total.by_topic["other"].hedges_suppressed == 3
+    assert total.by_topic["other"].hedges_suppressed == 3, "what one earned, another cannot spend"
+    assert bench.stats("never seen") == HedgingStats()
 
 
 def test_every_count_is_a_number_of_the_snapshot() -> None:

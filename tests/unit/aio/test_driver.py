@@ -150,16 +150,6 @@ def test_requests_do_not_inherit_the_publishers_context(bench: Asyncio) -> None:
     assert seen == ["none"] * 4
 
 
-def test_tasks_are_held_until_they_end(bench: Asyncio) -> None:
-    """A task that nobody else refers to, and that waits, survives the collector."""
-    batch = bench.send()
-    for _ in range(3):
-        bench.advance()
-        gc.collect()
-    batch.calls[0].succeed()
-    assert bench.end(batch) == "resolve 0"
-
-
 def test_a_log_handler_that_raises_breaks_nothing(
     bench: Asyncio, capsys: pytest.CaptureFixture[str]
 ) -> None:

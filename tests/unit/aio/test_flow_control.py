@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from google.cloud.pubsub_v1.publisher.exceptions import FlowControlLimitError
 from google.cloud.pubsub_v1.types import PublishFlowControl
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hedged_pubsub.aio.flow_control import FlowControl
 
@@ -83,50 +81,3 @@ def test_a_waiting_coroutine_is_thrown_away(is_closed: bool) -> None:
     first.close()
     second.close()
     gc.collect()
-
-
-class Message(NamedTuple):
-    """A message of the random run: its size, and when it comes, goes, and is cancelled."""
-
-    size: int
-    after: int
-    held: int
-    cancelled_after: int | None
-
-
-TIMES = st.integers(0, 8)
-MESSAGES = st.builds(Message, st.integers(1, 60), TIMES, st.integers(0, 5), st.none() | TIMES)
-
-
-@given(messages=st.lists(MESSAGES, max_size=30))
-def test_whatever_happens_nothing_stays_counted(messages: list[Message]) -> None:
-    """Limits hold at all times, and in the end there is room for as much as ever."""
-
-    async def main(loop: VirtualLoop) -> None:
-        flow = make(messages=4)
-        added: list[int] = []
-
-        async def pass_through(message: Message) -> None:
-            await asyncio.sleep(message.after)
-            permit = await flow.add(message.size)
-            added.append(message.size)
-            try:
-                assert len(added) <= 4
-                assert sum(added) <= 100
-                await asyncio.sleep(message.held)
-            finally:
-                added.remove(message.size)
-                flow.release(permit)
-
-        running = []
-        for message in messages:
-            task = asyncio.ensure_future(pass_through(message))
-            running.append(task)
-            if message.cancelled_after is not None:
-                loop.call_later(message.cancelled_after, task.cancel)
-        results = await asyncio.gather(*running, return_exceptions=True)
-        assert not [r for r in results if isinstance(r, Exception)]
-        for _ in range(4):
-            await asyncio.wait_for(flow.add(25), 1)
-
-    virtual_run(main)

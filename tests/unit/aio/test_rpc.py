@@ -63,20 +63,6 @@ async def test_a_log_handler_that_raises_when_a_connection_is_lost(
     assert "ZeroDivisionError: a connection answers nothing" in capsys.readouterr().err
 
 
-async def test_a_log_handler_that_raises_when_no_connection_can_be_opened(
-    loop: VirtualLoop,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Hedges share the first connection then, and no other is tried in the same turn."""
-    rpc = FakeRpc(loop)
-    rpc._make_channel = refuse(ValueError("no descriptor left"))
-    rpc._connections._can_open = True
-    with handled(fail_to_log):
-        rpc._open()
-    assert rpc._connections.of(1).method is rpc._method
-    assert "ZeroDivisionError: no second connection" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("ends", ["answered", "cancelled", "failed", "refused"])
 async def test_a_request_on_an_own_connection_is_in_flight_until_it_ends(
     loop: VirtualLoop, ends: str

@@ -85,7 +85,6 @@ def virtual_loop(tasks: str = "lazy") -> Iterator[VirtualLoop]:
     Tasks begin at once if they are to be ``"eager"``, else in the next turn.
     """
     loop = VirtualLoop()
-    loop.set_debug(True)
     problems: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: problems.append(context))
     if tasks == "eager":
