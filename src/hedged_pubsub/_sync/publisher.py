@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures._base import PENDING
-from types import TracebackType
 from typing import Any, Final
 
 import grpc
@@ -18,6 +17,7 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 
 from hedged_pubsub._core.batching import Limits
 from hedged_pubsub._core.flow_control import Permit
+from hedged_pubsub._core.hedge_delay import check_number
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.stats import HedgingStats
 from hedged_pubsub._google import messages
@@ -90,7 +90,7 @@ class HedgedPublisher(UnhedgedPublisher):
         **kwargs: Any,
     ) -> None:
         check_hedging_settings(hedging_settings)
-        _check_exit_timeout(exit_timeout)
+        check_number("exit_timeout", exit_timeout, 0, threading.TIMEOUT_MAX, unit=" seconds")
         if is_switched_off():
             hedging_settings = None
         if hedging_settings is not None:
@@ -366,25 +366,9 @@ class HedgedPublisher(UnhedgedPublisher):
         """Return the publisher."""
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         """Flush, then close."""
         self.close()
-
-
-def _check_exit_timeout(exit_timeout: object) -> None:
-    if isinstance(exit_timeout, bool) or not isinstance(exit_timeout, (int, float)):
-        raise TypeError(f"exit_timeout must be a number of seconds; got {exit_timeout!r}")
-    # Written so that NaN fails it.
-    if not 0 <= exit_timeout <= threading.TIMEOUT_MAX:
-        raise ValueError(
-            f"exit_timeout must be from 0 to {threading.TIMEOUT_MAX:g} seconds; "
-            f"got {exit_timeout!r}"
-        )
 
 
 def _failed(error: BaseException) -> futures.Future:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Final
 
 import grpc.aio
@@ -339,12 +338,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         """Return the publisher."""
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Flush, then close, whatever the block ended with."""
         await self.close()
 
