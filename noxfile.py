@@ -24,6 +24,8 @@ nox.options.sessions = ["cover" if os.environ.get("CI") else "tests"]
 # uv installs an environment within seconds; it is to trust the certificates that pip trusts.
 nox.options.default_venv_backend = "uv|virtualenv"
 os.environ.setdefault("UV_SYSTEM_CERTS", "1")
+# The tests start many interpreters, each of which would compile Google's packages anew: 2 seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 nox.options.reuse_venv = "yes"
 # A supported Python that is not on the machine is skipped, on a CI machine too.
 nox.options.download_python = "never"

@@ -36,11 +36,7 @@ class HedgingSettings:
         second_connection: Whether hedges are sent on a TCP connection of their own, which is what
             helps when the first one is stuck. ``False`` sends them on the same connection.
 
-    Attributes:
-        hedge_delay: The hedge delay in seconds, or the `HedgeDelay` that was given.
-        max_tokens: The size of each topic's token bucket.
-        refill_ratio: Tokens that a success earns.
-        second_connection: Whether hedges have a connection of their own.
+    The attributes are the same; ``hedge_delay`` is in seconds, or the `HedgeDelay` that was given.
 
     Raises:
         TypeError: If a value is not of the type named above; ``bool`` is not a number here.

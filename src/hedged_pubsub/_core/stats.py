@@ -7,23 +7,11 @@ long, are batches.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Final
 
 from hedged_pubsub._core.histogram import NO_SAMPLES, LatencyHistogram, LatencyPercentiles
-
-COUNTS: Final = (
-    "batches",
-    "batches_failed",
-    "attempts",
-    "attempts_cancelled",
-    "hedges_sent",
-    "hedges_won",
-    "hedges_suppressed",
-    "possible_duplicates",
-)
-"""The numbers that only grow: attributes of a snapshot, and of what is counted in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +56,10 @@ class HedgingStats:
     original_latency: LatencyPercentiles = NO_SAMPLES
     result_latency: LatencyPercentiles = NO_SAMPLES
     by_topic: Mapping[str, HedgingStats] = field(default_factory=dict, repr=False, compare=False)
+
+
+COUNTS: Final = tuple(one.name for one in fields(HedgingStats) if one.type == "int")
+"""The numbers that only grow: attributes of a snapshot, and of what is counted in."""
 
 
 class Counters:

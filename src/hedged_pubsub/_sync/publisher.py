@@ -255,7 +255,9 @@ class HedgedPublisher(UnhedgedPublisher):
                 finally:  # one call of C code, should a signal handler end the other one
                     _tell((0.0, *release))
             if isinstance(error, FlowControlLimitError):
-                return _failed(error)
+                refused: futures.Future = futures.Future()
+                refused.set_exception(error)
+                return refused
             if future.tracing is not None:
                 future.tracing.refused(error)
             raise
@@ -369,9 +371,3 @@ class HedgedPublisher(UnhedgedPublisher):
     def __exit__(self, *exc_info: object) -> None:
         """Flush, then close."""
         self.close()
-
-
-def _failed(error: BaseException) -> futures.Future:
-    future = futures.Future()
-    future.set_exception(error)
-    return future

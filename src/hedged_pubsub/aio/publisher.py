@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc.aio
 from google.api_core import gapic_v1
@@ -127,8 +127,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
     ) -> AsyncHedgedPublisher:
         """Make a publisher with the credentials of a service account's key, parsed."""
         make: Any = PublisherClient.from_service_account_info
-        publisher: AsyncHedgedPublisher = make.__func__(cls, info, *args, **kwargs)
-        return publisher
+        return cast("AsyncHedgedPublisher", make.__func__(cls, info, *args, **kwargs))
 
     @classmethod
     def from_service_account_file(
@@ -136,8 +135,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
     ) -> AsyncHedgedPublisher:
         """Make a publisher with the credentials of a service account's key file."""
         make: Any = PublisherClient.from_service_account_file
-        publisher: AsyncHedgedPublisher = make.__func__(cls, filename, *args, **kwargs)
-        return publisher
+        return cast("AsyncHedgedPublisher", make.__func__(cls, filename, *args, **kwargs))
 
     from_service_account_json = from_service_account_file
 

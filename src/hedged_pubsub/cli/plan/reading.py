@@ -18,8 +18,6 @@ from hedged_pubsub.cli.report import in_words
 Line = tuple[int, str]
 """A line and its number, from 1."""
 
-# Told this often, in lines, a progress bar costs nothing and moves all the same.
-_PROGRESS_LINES: Final = 10_000
 # Of the malformed lines, the first few are named.
 _NAMED: Final = 3
 _SHOWN_CHARACTERS: Final = 40
@@ -28,10 +26,8 @@ _SHOWN_CHARACTERS: Final = 40
 _SUMMARIES: Final = ({"plain", "hedged"}, {"batches", "hedges_sent"})
 
 
-def read_samples(
-    stream: BinaryIO, reading: Reading, on_progress: Callable[[], object] = lambda: None
-) -> Samples:
-    """Read latencies from any of the formats; ``on_progress`` is called now and then.
+def read_samples(stream: BinaryIO, reading: Reading) -> Samples:
+    """Read latencies from any of the formats.
 
     That is CSV with or without a header, JSON lines, time series of Cloud Monitoring in JSON, or
     what ``hedged-pubsub bench --json`` printed. Raise InputError if the input cannot be used.
@@ -39,16 +35,9 @@ def read_samples(
     # A byte that is no text makes one malformed line, not the end of it all.
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="\n")
     try:
-        return _read_lines(_numbered(text, on_progress), reading)
+        return _read_lines(enumerate(text, 1), reading)
     finally:
         text.detach()  # the stream is the caller's to close
-
-
-def _numbered(text: Iterable[str], on_progress: Callable[[], object]) -> Iterator[Line]:
-    for number, line in enumerate(text, 1):
-        yield number, line
-        if number % _PROGRESS_LINES == 0:
-            on_progress()
 
 
 def _read_lines(lines: Iterator[Line], reading: Reading) -> Samples:

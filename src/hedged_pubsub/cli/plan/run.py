@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import wrap_file
 
 from hedged_pubsub._core.hedge_delay import HedgeDelay
 from hedged_pubsub.cli.arguments import PlanOptions
@@ -53,19 +55,13 @@ def run_plan(options: PlanOptions) -> None:
 def _read(options: PlanOptions) -> Samples:
     is_piped = options.source == Path("-")
     source = sys.stdin.fileno() if is_piped else options.source
-    advance: Callable[..., object] | None = None
-    with open(source, "rb", closefd=not is_piped) as stream, ExitStack() as stack:
-        size = os.fstat(stream.fileno()).st_size or None  # a pipe has none
-
-        def on_progress() -> None:
-            nonlocal advance
-            if advance is None:  # a short input, or one line about a wrong one, needs no bar
-                progress = stack.enter_context(progress_bars())
-                bar = progress.add_task("reading, bytes", total=size)
-                advance = partial(progress.update, bar)
-            advance(completed=stream.tell() if size else 0)
-
-        return read_samples(stream, options.reading, on_progress)
+    with open(source, "rb", closefd=not is_piped) as stream:
+        size, console = os.fstat(stream.fileno()).st_size, Console(stderr=True)
+        if not size or not console.is_terminal:  # a pipe has no size
+            return read_samples(stream, options.reading)
+        # It vanishes, since most inputs are read at once.
+        with wrap_file(stream, size, description="reading", console=console, transient=True) as it:
+            return read_samples(it, options.reading)
 
 
 def _predict(options: PlanOptions, trace: Trace) -> tuple[Prediction, ...]:
