@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import typing
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
 from google.api_core.retry import Retry
 from google.cloud.pubsub_v1.types import BatchSettings
 
-from hedged_pubsub import HedgingSettings
+from hedged_pubsub import HedgedPublisher, HedgingSettings
 from hedged_pubsub.testing import PubSubServer
 
-from .conftest import TOPIC, Make, both_kinds
+from .conftest import TOPIC, Make, New, both_kinds
 
 
 @both_kinds
@@ -21,3 +29,43 @@ def test_a_new_retry_for_each_publish_shares_batches(make: Make, server: PubSubS
     publisher.flush(timeout=10)
     assert len(server.messages()) == 300
     assert len(server.attempts()) == 4
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    ("mistake", "error", "answer"),
+    [
+        (lambda new: new(HedgingSettings()), TypeError, "pass it by name, as hedging_settings="),
+        (
+            lambda new: new(hedge_delay=0.3),
+            TypeError,
+            r"pass hedging_settings=HedgingSettings\(hedge_delay=0.3\)",
+        ),
+        (lambda new: new().hedging_stats("orders"), ValueError, "topic must be a full name"),
+    ],
+)
+@pytest.mark.usefixtures("server")
+def test_a_first_mistake_is_answered_with_what_to_write(
+    new_publisher: New, mistake: Callable[[New], object], error: type[Exception], answer: str
+) -> None:
+    """They are those of people who know the official client and have not read about ours."""
+    with pytest.raises(error, match=answer):
+        mistake(new_publisher)
+
+
+def test_an_ordering_key_is_answered_with_what_to_write(make: Make) -> None:
+    """Enabling ordering, as the official client says, would be refused in turn."""
+    with pytest.raises(ValueError, match="hedging excludes ordering: leave it out, or use"):
+        make().publish(TOPIC, b"data", ordering_key="key")
+
+
+@pytest.mark.parametrize("attempt", [pickle.dumps, copy.copy])
+def test_a_publisher_belongs_to_one_process(make: Make, attempt: Callable[[Any], object]) -> None:
+    """Frameworks try to send it to their workers."""
+    with pytest.raises(TypeError, match="cannot be pickled or copied: make one in each process"):
+        attempt(make())
+
+
+def test_a_type_checker_knows_what_a_future_is_of() -> None:
+    """The official client's futures have no type of their own to it."""
+    assert typing.get_type_hints(HedgedPublisher.publish)["return"] == Future[str]

@@ -97,7 +97,7 @@ def test_topics_have_buckets_of_their_own() -> None:
     assert Suppressed() in runs.handle(batch, WOKE, 1.0)
     assert tokens(runs) == 1
     assert runs.stats("other").hedges_suppressed == 1
-    assert runs.stats("never seen") == HedgingStats()
+    assert runs.stats("projects/p/topics/new") == HedgingStats()
     assert runs.stats().batches == 11
 
 

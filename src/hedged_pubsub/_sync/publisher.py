@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from concurrent.futures._base import PENDING
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import grpc
 from google.api_core import gapic_v1
@@ -24,10 +25,11 @@ from hedged_pubsub._google import messages
 from hedged_pubsub._google.channels import MakeChannel, second_channel
 from hedged_pubsub._google.options import (
     call_policies,
-    check_hedging_settings,
-    is_switched_off,
     refuse_ordering,
+    refuse_ordering_key,
+    refuse_pickling,
     refuse_transport,
+    settings_in_force,
 )
 from hedged_pubsub._google.unhedged import UnhedgedPublisher
 from hedged_pubsub._sync import process, threads
@@ -89,10 +91,8 @@ class HedgedPublisher(UnhedgedPublisher):
         exit_timeout: float = 10.0,
         **kwargs: Any,
     ) -> None:
-        check_hedging_settings(hedging_settings)
+        hedging_settings = settings_in_force(hedging_settings, batch_settings, kwargs)
         _check_exit_timeout(exit_timeout)
-        if is_switched_off():
-            hedging_settings = None
         if hedging_settings is not None:
             refuse_ordering(publisher_options, "disable ordering, or pass hedging_settings=None")
             refuse_transport(kwargs.get("transport"), PublisherGrpcTransport, _GRPC_OR_OFF)
@@ -156,7 +156,7 @@ class HedgedPublisher(UnhedgedPublisher):
         retry: Any = _DEFAULT,
         timeout: Any = _DEFAULT,
         **attrs: bytes | str,
-    ) -> futures.Future:
+    ) -> Future[str]:
         """Publish a message, as the official client does.
 
         Args:
@@ -220,18 +220,18 @@ class HedgedPublisher(UnhedgedPublisher):
         retry: Any,
         timeout: Any,
         attrs: dict[str, Any],
-    ) -> futures.Future:
+    ) -> Future[str]:
         """Publish any message."""
         sender = self._sender
         if sender is None:
-            return super().publish(topic, data, ordering_key, retry, timeout, **attrs)
+            officially: Future[str] = super().publish(
+                topic, data, ordering_key, retry, timeout, **attrs
+            )
+            return officially
         future = PublishFuture()
         future.start_time = _now()
         if ordering_key != "":
-            raise ValueError(
-                "Cannot publish a message with an ordering key when message ordering is not "
-                "enabled."
-            )
+            refuse_ordering_key(ordering_key)
         size = messages.write(future, topic, data, attrs, is_traced=sender.is_traced)
         if future.body is data and size < _MAX_USUAL_SIZE:
             _prefixes[len(data)] = future.prefix
@@ -362,6 +362,10 @@ class HedgedPublisher(UnhedgedPublisher):
     def _close_transport(self) -> None:
         threads.close_on_worker(self.transport)
 
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: it can be neither pickled nor copied."""
+        refuse_pickling(self)
+
     def __enter__(self) -> HedgedPublisher:
         """Return the publisher."""
         return self
@@ -387,7 +391,7 @@ def _check_exit_timeout(exit_timeout: object) -> None:
         )
 
 
-def _failed(error: BaseException) -> futures.Future:
-    future = futures.Future()
+def _failed(error: BaseException) -> Future[str]:
+    future: Future[str] = futures.Future()
     future.set_exception(error)
     return future

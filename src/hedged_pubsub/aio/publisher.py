@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import grpc.aio
 from google.api_core import gapic_v1
@@ -23,10 +23,10 @@ from hedged_pubsub._google import messages
 from hedged_pubsub._google.channels import second_channel
 from hedged_pubsub._google.options import (
     call_policies,
-    check_hedging_settings,
-    is_switched_off,
     refuse_ordering,
+    refuse_pickling,
     refuse_transport,
+    settings_in_force,
 )
 from hedged_pubsub.aio.flow_control import FlowControl
 from hedged_pubsub.aio.rpc import AsyncPublishRpc
@@ -80,9 +80,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         **kwargs: Any,
     ) -> None:
         self._loop = _running_loop("be made")
-        check_hedging_settings(hedging_settings)
-        if is_switched_off():
-            hedging_settings = None
+        hedging_settings = settings_in_force(hedging_settings, batch_settings, kwargs)
         options = PublisherOptions(*publisher_options)
         refuse_ordering(options, "AsyncHedgedPublisher has no ordering: use the official client")
         refuse_transport(kwargs.get("transport"), PublisherGrpcAsyncIOTransport, "'grpc_asyncio'")
@@ -334,6 +332,10 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
                 await self.transport.close()
             finally:
                 await self._sender.driver.wait_for_tasks(_END_TIMEOUT)
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: it can be neither pickled nor copied."""
+        refuse_pickling(self)
 
     async def __aenter__(self) -> AsyncHedgedPublisher:
         """Return the publisher."""
