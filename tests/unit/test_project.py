@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "_google": {"_core", "_version", "retry"},
     "_sync": {"_core", "_google"},
     "aio": {"_core", "_google"},
+    "_sigterm": {"_sync", "aio"},
     "testing": {"_core"},
     "cli": {"_core", "_google", "_version", "testing"},
     "__main__": {"cli"},

@@ -105,6 +105,7 @@ class HedgedPublisher(UnhedgedPublisher):
         self._sender: Sender | None = None  # and none with hedging off
         self._usual: dict[str, Mailbox] = {}
         if hedging_settings is None:
+            process.register_official(self, exit_timeout)
             return
         try:
             refuse_transport(self.transport, PublisherGrpcTransport, _GRPC_OR_OFF)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, NoReturn
@@ -37,6 +38,10 @@ _DEFAULT: Final = gapic_v1.method.DEFAULT
 _MAX_TURN: Final = 0.001
 """Seconds of publishing after which others get their turn. Nothing is waited for as long as flow
 control has room, so a task that publishes in a loop would keep all others from running."""
+
+publishers: weakref.WeakKeyDictionary[AsyncHedgedPublisher, asyncio.AbstractEventLoop]
+publishers = weakref.WeakKeyDictionary()
+"""All that are alive, with their loops."""
 
 _END_TIMEOUT: Final = 1.0
 """Seconds that closing waits for requests that it has cancelled. They end within a few turns of the
@@ -119,6 +124,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             rpc=self._rpc,
             loop=self._loop,
         )
+        publishers[self] = self._loop
 
     @classmethod
     def from_service_account_info(
