@@ -31,7 +31,7 @@ from hedged_pubsub._google.options import (
     refuse_transport,
     settings_in_force,
 )
-from hedged_pubsub._google.unhedged import UnhedgedPublisher
+from hedged_pubsub._google.patched import PatchablePublisher, is_patched
 from hedged_pubsub._sync import process, threads
 from hedged_pubsub._sync.driver import Driver
 from hedged_pubsub._sync.flow_control import FlowControl
@@ -40,6 +40,7 @@ from hedged_pubsub._sync.rpc import PublishRpc
 from hedged_pubsub._sync.sender import TOLD, Mailbox, Sender
 
 _DEFAULT: Final = gapic_v1.method.DEFAULT
+_DEFAULTS: Final = (_DEFAULT, "")
 _GRPC_OR_OFF: Final = "'grpc', or pass hedging_settings=None"
 
 # For the usual ``publish()``, which is one function: what is looked up once rather than for each
@@ -52,7 +53,7 @@ _MAX_USUAL_SIZE: Final = 0x10000
 """Bytes of data; few beside the service's limit, which needs a look for others."""
 
 
-class HedgedPublisher(UnhedgedPublisher):
+class HedgedPublisher(PatchablePublisher):
     """A drop-in for ``google.cloud.pubsub_v1.PublisherClient`` that hedges slow publishes.
 
     When a publish request is not answered within the hedge delay, the same batch is sent again in
@@ -115,6 +116,7 @@ class HedgedPublisher(UnhedgedPublisher):
                 self.transport.close()
             raise
         self._usual = self._sender.usual
+        self._lead_to(self._publish_hedged)
         process.register(self._sender, exit_timeout)
 
     def _make_sender(self, settings: HedgingSettings, make_channel: MakeChannel | None) -> Sender:
@@ -224,15 +226,23 @@ class HedgedPublisher(UnhedgedPublisher):
     ) -> Future[str]:
         """Publish any message."""
         sender = self._sender
-        if sender is None:
-            officially: Future[str] = super().publish(
-                topic, data, ordering_key, retry, timeout, **attrs
-            )
+        if sender is None or is_patched():
+            # As most programs call it, for those who have patched it.
+            options = {"ordering_key": ordering_key, "retry": retry, "timeout": timeout}
+            named = {name: options[name] for name in options if options[name] not in _DEFAULTS}
+            officially: Future[str] = super().publish(topic, data, **named, **attrs)
             return officially
-        future = PublishFuture()
-        future.start_time = _now()
         if ordering_key != "":
             refuse_ordering_key(ordering_key)
+        return self._publish_hedged(topic, data, retry, timeout, attrs)
+
+    def _publish_hedged(
+        self, topic: str, data: bytes, retry: Any, timeout: Any, attrs: dict[str, Any]
+    ) -> Future[str]:
+        """Publish a message without an ordering key."""
+        sender: Any = self._sender
+        future = PublishFuture()
+        future.start_time = _now()
         size = messages.write(future, topic, data, attrs, is_traced=sender.is_traced)
         if future.body is data and size < _MAX_USUAL_SIZE:
             _prefixes[len(data)] = future.prefix
@@ -243,7 +253,7 @@ class HedgedPublisher(UnhedgedPublisher):
             messages.check_size(topic, len(future.prefix) + len(future.body))
             mailbox = sender.mailbox(topic, policy)
             runs = threads.LIBRARY.start()
-            if runs and is_default and not sender.has_extras:
+            if runs and is_default and not sender.has_extras and not is_patched():
                 sender.make_usual(topic, mailbox)
             if future.tracing is not None:
                 future.tracing.batched()
