@@ -161,10 +161,17 @@ class TopicState(Counters):
 def snapshot(topics: Mapping[str, TopicState], topic: str | None = None) -> HedgingStats:
     """Return the numbers of one topic, all zero for an unknown one, or of all of them.
 
+    Raise ValueError for an unknown one without its project: asked for so, it is always unknown.
+
     It needs no lock: to a counter it makes no difference which batch it just misses.
     """
     if topic is not None:
         state = topics.get(topic)
+        if state is None and "/" not in topic:
+            raise ValueError(
+                f"topic must be a full name, such as projects/my-project/topics/{topic}; "
+                f"got {topic!r}: use topic_path()"
+            )
         return HedgingStats() if state is None else state.freeze(state.tokens)
     counters = {name: state.copy() for name, state in topics.items()}
     tokens = {name: state.tokens for name, state in topics.items()}

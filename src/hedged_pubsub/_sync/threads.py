@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import functools
 import logging
 import math
 import time
@@ -57,23 +58,36 @@ def close_on_worker(channel: Closable) -> None:
     An exception from a signal handler could leave the channel locked: gRPC uses Python's
     conditions. The garbage collector, which closes it again, would hang in whatever thread it runs.
     """
+    start_on_worker(functools.partial(close, channel))(None)
+
+
+def start_on_worker(function: Callable[[], object]) -> Callable[[float | None], None]:
+    """Call a function on a worker; return how to wait for it, for so many seconds at most.
+
+    Who waits gets the error that the function raised.
+    """
     ended = _thread.allocate_lock()
     ended.acquire()
     errors: list[BaseException] = []
 
     def job() -> None:
         try:
-            close(channel)
+            function()
         except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
             errors.append(error)
         finally:
             ended.release()
 
+    def wait(timeout: float | None) -> None:
+        wait_for(ended, timeout)
+        if errors:
+            raise errors[0]
+
     # Through the library's thread, as an exception could leave a worker half started, too.
     LIBRARY.post(WORKERS.submit_urgent, job)
-    wait_for(ended, None)
-    if errors:
-        raise errors[0]
+    if not LIBRARY.start():
+        LIBRARY.run_once()
+    return wait
 
 
 def wait_for(wake: _thread.LockType, timeout: float | None) -> bool:
