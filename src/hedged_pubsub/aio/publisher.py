@@ -227,7 +227,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             policy = self._policies.get(retry, timeout)
         if self._turn_ends is None:
             self._turn_ends = self._loop.time() + _MAX_TURN
-            self._loop.call_soon(self._begin_turn)
+            self._loop.call_soon(setattr, self, "_turn_ends", None)
         elif self._loop.time() >= self._turn_ends:
             await asyncio.sleep(0)
         await self._pass_flow_control(future, size)
@@ -244,9 +244,6 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             raise
         self._sender.add(topic, future, policy)
         return future
-
-    def _begin_turn(self) -> None:
-        self._turn_ends = None
 
     async def _pass_flow_control(self, future: PublishFuture, size: int) -> None:
         tracing = future.tracing

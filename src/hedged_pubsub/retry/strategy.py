@@ -109,6 +109,10 @@ class _TruncatedExponentialBackoff:
         """Return a copy with another deadline, in seconds; see the class about its values."""
         return self._copy(timeout=_check_deadline("timeout", timeout))
 
+    def with_deadline(self, deadline: float | timedelta | None) -> Self:
+        """Return a copy with another deadline, in seconds; see the class about its values."""
+        return self._copy(timeout=_check_deadline("deadline", deadline))
+
     def with_predicate(self, predicate: Callable[[Exception], bool]) -> Self:
         """Return a copy that retries what ``predicate`` says, 429 and all.
 

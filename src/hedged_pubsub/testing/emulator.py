@@ -18,7 +18,6 @@ import grpc
 JAR_VARIABLE: Final = "HEDGED_PUBSUB_EMULATOR_JAR"
 # One second is usual; a busy two-core machine has been seen to take several.
 START_TIMEOUT_SECONDS: Final = 60.0
-STOP_TIMEOUT_SECONDS: Final = 10.0
 
 _JAR_PATTERN: Final = "platform/pubsub-emulator/lib/cloud-pubsub-emulator-*-all.jar"
 _USUAL_SDK_FOLDERS: Final = (
@@ -72,7 +71,7 @@ def running_emulator(java: str, jar: Path) -> Iterator[str]:
         finally:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_TIMEOUT_SECONDS)
+                process.wait(timeout=10)
             process.kill()
             process.wait()
 

@@ -164,12 +164,12 @@ class Page:
         match [PurePath(command[0]).name, *command[1:]]:
             case ["export", assignment]:
                 name, _, os.environ[name] = assignment.partition("=")
+            case ["python3", "-m", "venv", *_] | ["pip", "install", "-q", "nox[uv]"] | ["nox"]:
+                pass  # nox runs the tests, of which this is one; .ci/run runs it
             case ["pip", "install", *arguments]:
                 for argument in arguments:
                     if not argument.startswith("-"):
                         _check_requirement(argument)
-            case ["python3", "-m", "venv", *_] | ["nox"]:
-                pass  # nox runs the tests, of which this is one; .ci/run runs it
             case ["hedged-pubsub", "serve", *arguments]:
                 return self._serve(arguments)
             case ["hedged-pubsub", *arguments]:
