@@ -22,37 +22,40 @@ from hedged_pubsub._core.events import (
     Event,
     Fail,
     Failed,
+    Resend,
     Resolve,
     Start,
     Succeeded,
     Suppressed,
     Woke,
 )
-from hedged_pubsub._core.token_bucket import TokenBucket
+from hedged_pubsub._core.hedge_budget import AFTER_LATENESS, HedgeBudget
+from hedged_pubsub._core.settings import HedgingSettings
+from hedged_pubsub._core.waiting import Waiting
 
 from .story import SCENARIOS, Transient, play
 
 
-def full_bucket(tokens: int = 5) -> TokenBucket:
-    """Make a bucket of ten that holds ``tokens``."""
-    bucket = TokenBucket(10, 0.1)
-    for _ in range(tokens * 10):
-        bucket.refill()
-    return bucket
+def new_engine(tokens: int = 5, total_timeout: float = 600.0) -> AttemptEngine:
+    """Make an engine whose topic has so many tokens of ten."""
+    budget = HedgeBudget(HedgingSettings(max_tokens=10, initial_tokens=tokens))
+    return AttemptEngine(
+        hedge_delay=1.0, budget=budget, waiting=Waiting(), total_timeout=total_timeout
+    )
 
 
 def engine_in_flight(tokens: int = 5, total_timeout: float = 600.0) -> AttemptEngine:
     """Make an engine whose original went out at 0.0."""
-    engine = AttemptEngine(hedge_delay=1.0, bucket=full_bucket(tokens), total_timeout=total_timeout)
+    engine = new_engine(tokens, total_timeout)
     engine.handle(Committed(), 0.0)
     return engine
 
 
 def test_a_late_timer_is_not_made_up_for() -> None:
-    """R2: after a stall of the process the timer is due one delay after it ran."""
+    """R2: where the process was busy the timer is due one delay after it ran."""
     engine = engine_in_flight()
-    assert engine.handle(Woke(), 5.5) == [Start(1, timeout=MAX_HEDGE_TIMEOUT)]
-    assert engine.next_wakeup == 6.5
+    assert engine.handle(Woke(), 1.05) == [Start(1, timeout=MAX_HEDGE_TIMEOUT)]
+    assert engine.next_wakeup == 2.05
 
 
 def test_an_early_wakeup_does_nothing() -> None:
@@ -79,7 +82,7 @@ def test_a_timer_past_the_deadline_ends_hedging_and_keeps_the_token(at: float) -
     engine = engine_in_flight(tokens=3, total_timeout=3.0)
     assert engine.handle(Woke(), at) == []
     assert engine.next_wakeup is None
-    assert engine._bucket.tokens == 3.0
+    assert engine._budget.bucket.tokens == 3.0
 
 
 @pytest.mark.parametrize(
@@ -123,8 +126,12 @@ def test_timers_that_are_due_at_once_run_in_their_order() -> None:
     """R2 and R6: the process slept over a hedge timer and a retry; each is dealt with, once."""
     engine = engine_in_flight()
     engine.handle(Failed(ORIGINAL, Transient(), transient=True, backoff=0.5), 0.1)
-    assert engine.handle(Woke(), 5.0) == [Start(ORIGINAL), Start(1, timeout=MAX_HEDGE_TIMEOUT)]
-    assert engine.next_wakeup == 6.0
+    assert engine.handle(Woke(), 1.0) == [Start(ORIGINAL), Start(1, timeout=MAX_HEDGE_TIMEOUT)]
+    assert engine.next_wakeup == 2.0
+    engine = engine_in_flight()
+    engine.handle(Failed(ORIGINAL, Transient(), transient=True, backoff=0.5), 0.1)
+    assert engine.handle(Woke(), 5.0) == [Start(ORIGINAL)], "R13"
+    assert engine.next_wakeup == 5.0 + AFTER_LATENESS
 
 
 def test_a_suppressed_batch_is_rescued_once_others_succeed() -> None:
@@ -132,7 +139,7 @@ def test_a_suppressed_batch_is_rescued_once_others_succeed() -> None:
     engine = engine_in_flight(tokens=0)
     assert engine.handle(Woke(), 1.0) == [Suppressed()]
     for _ in range(10):
-        engine._bucket.refill()
+        engine._budget.batch_stored()
     assert engine.handle(Woke(), 2.0) == [Start(1, timeout=MAX_HEDGE_TIMEOUT)]
 
 
@@ -153,13 +160,13 @@ def test_a_decided_batch_is_told_nothing(late: Event) -> None:
     assert engine.handle(Succeeded(ORIGINAL), 1.5) == [Cancel(1), Resolve(ORIGINAL)]
     assert engine.handle(late, 1.6) == []
     assert engine.next_wakeup is None
-    assert engine._bucket.tokens == 4.1
+    assert engine._budget.bucket.tokens == 4.1
 
 
 def test_abandoning_ends_a_batch_in_every_state() -> None:
     """R8: a batch can be given up from every state, with the error that is told."""
     defect = RuntimeError("defect")
-    new = AttemptEngine(hedge_delay=1.0, bucket=full_bucket(), total_timeout=600.0)
+    new = new_engine()
     in_flight = engine_in_flight()
     in_flight.handle(Woke(), 1.0)
     backing_off = engine_in_flight()
@@ -175,6 +182,16 @@ def test_abandoning_ends_a_batch_in_every_state() -> None:
     for engine in (new, in_flight, backing_off, hedges_only):
         assert engine.decided
         assert engine.next_wakeup is None
+
+
+def test_proof_lets_an_original_go() -> None:
+    """R16: another batch was stored; nothing is left of the backoff."""
+    engine, other = engine_in_flight(), engine_in_flight()
+    other._waiting = engine._waiting
+    engine.handle(Failed(ORIGINAL, Transient(), transient=True, backoff=25.0), 0.1)
+    assert other.handle(Succeeded(ORIGINAL), 0.2) == [Resend(engine), Resolve(ORIGINAL)]
+    assert engine.state is State.ORIGINAL_IN_FLIGHT
+    assert engine.next_wakeup == 1.0
 
 
 @pytest.mark.parametrize(
@@ -199,7 +216,7 @@ def test_an_illegal_event_changes_nothing_and_says_so(event: Event, named: str) 
 
 def test_a_batch_that_is_not_committed_has_no_attempt_to_end() -> None:
     """Nothing can be answered before the original was sent."""
-    engine = AttemptEngine(hedge_delay=1.0, bucket=full_bucket(), total_timeout=600.0)
+    engine = new_engine()
     assert (engine.next_wakeup, engine.winner, engine.original_latency) == (None, None, None)
     assert engine.in_flight == engine.losers == ()
     with pytest.raises(IllegalEventError, match="new"):
@@ -231,4 +248,5 @@ def test_the_scenarios_use_every_transition(monkeypatch: pytest.MonkeyPatch) -> 
     for scenario in SCENARIOS:
         play(scenario)
     test_abandoning_ends_a_batch_in_every_state()
+    test_proof_lets_an_original_go()
     assert taken >= set(TRANSITIONS)

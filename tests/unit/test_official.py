@@ -131,8 +131,8 @@ KINDS: Any = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("by", ["default", "name", "class"])
-def test_it_differs_in_one_option(kind: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Host, credentials, scopes, quota project and options are the client's.
+def test_it_differs_in_two_options(kind: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host, credentials, scopes, quota project and most options are the client's.
 
     With mutual TLS, so is the certificate that the client worked out.
     """
@@ -172,7 +172,11 @@ def test_it_differs_in_one_option(kind: str, by: str, monkeypatch: pytest.Monkey
     asyncio.run(main())
     (first_args, first), (second_args, second) = made
     assert second_args == first_args
-    assert second.pop("options") == [*first.pop("options"), LOCAL_POOL]
+    own, clients = dict(second.pop("options")), dict(first.pop("options"))
+    assert own.pop(LOCAL_POOL[0]) == LOCAL_POOL[1]
+    assert own == clients | {"grpc.min_reconnect_backoff_ms": 1000}
+    assert clients["grpc.max_reconnect_backoff_ms"] == 1000
+    assert second["credentials"] is first["credentials"], "or each would fetch a token"
     assert second == first
     assert first_args[0] == "pubsub.example.org:8443"
     assert first["quota_project_id"] == "payer"

@@ -24,7 +24,7 @@ from hedged_pubsub._google.official import backoffs, nominal_timeout
 
 _DEFAULT: Final = gapic_v1.method.DEFAULT
 
-_TOO_LARGE: Final = "message larger than max"
+TOO_LARGE: Final = "message larger than max"
 """What gRPC, at either end, says of a message that it refuses for its size."""
 
 _MAX_POLICIES: Final = 64
@@ -108,7 +108,7 @@ class CallState:
             # Too few message ids, with which the official client does not try again either.
             or isinstance(error, PublishError)
             # The status of an exhausted quota, but of gRPC itself, and again for every attempt.
-            or (isinstance(error, exceptions.ResourceExhausted) and _TOO_LARGE in str(error))
+            or (isinstance(error, exceptions.ResourceExhausted) and TOO_LARGE in str(error))
             or not self._policy._is_transient(error)
         ):
             return Failed(ORIGINAL, error)

@@ -60,6 +60,11 @@ COUNTERS: Final[Mapping[str, Counter]] = {
         "{attempt}",
         "Publish requests cancelled because another one had decided the batch.",
     ),
+    "hedges_due": Counter(
+        "hedged_pubsub.hedges.due",
+        "{hedge}",
+        "Hedges wanted: sent, suppressed for lack of a token, or only observed.",
+    ),
     "hedges_sent": Counter("hedged_pubsub.hedges.sent", "{hedge}", "Hedges sent."),
     "hedges_won": Counter(
         "hedged_pubsub.hedges.won", "{hedge}", "Hedges that were answered first."

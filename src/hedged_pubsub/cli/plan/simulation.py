@@ -33,9 +33,10 @@ from hedged_pubsub._core.events import (
     Suppressed,
     Woke,
 )
+from hedged_pubsub._core.hedge_budget import HedgeBudget
 from hedged_pubsub._core.hedge_delay import HedgeDelay, MeasuredDelay
 from hedged_pubsub._core.settings import HedgingSettings
-from hedged_pubsub._core.token_bucket import TokenBucket
+from hedged_pubsub._core.waiting import Waiting
 from hedged_pubsub.cli.measures import nearest_rank
 
 # The official client's retry timeout, after which a batch gets no more hedges.
@@ -127,7 +128,9 @@ class _Replay:
         delay = settings.hedge_delay
         self._measured = MeasuredDelay(delay) if isinstance(delay, HedgeDelay) else None
         self._delay = settings.initial_hedge_delay
-        self._bucket = TokenBucket(settings.max_tokens, settings.refill_ratio)
+        self._budget = HedgeBudget(settings)
+        self._waiting = Waiting()
+        self._bucket = self._budget.bucket
         while self._bucket.tokens < settings.max_tokens:
             self._bucket.refill()
         self._engines: dict[int, AttemptEngine] = {}
@@ -168,7 +171,10 @@ class _Replay:
             heapq.heappush(self._events, (now + latency, _UNHEDGED, number, ORIGINAL))
             return
         engine = self._engines[number] = AttemptEngine(
-            hedge_delay=self._delay, bucket=self._bucket, total_timeout=_TOTAL_TIMEOUT
+            hedge_delay=self._delay,
+            budget=self._budget,
+            waiting=self._waiting,
+            total_timeout=_TOTAL_TIMEOUT,
         )
         self._tell(number, engine, Committed(), now)
         self._set_timer(number, engine)
