@@ -91,6 +91,7 @@ class FakePolicy:
 
     every_timeout = None
     has_constant_timeout = True
+    asks_user = True
 
     def __init__(self, total_timeout: float, backoffs: tuple[float, ...]) -> None:
         self.total_timeout = total_timeout

@@ -50,10 +50,25 @@ def test_publish_defaults(transport: PublisherGrpcTransport) -> None:
     retry, timeout = official.publish_defaults(transport)
     assert retry is not None
     assert timeout == 60
-    assert retry._timeout == 600
+    assert retry._timeout == official.TOTAL_TIMEOUT
     assert retry._predicate(exceptions.ServiceUnavailable("down"))
     assert retry._predicate(exceptions.Cancelled("by the server"))
     assert not retry._predicate(exceptions.PermissionDenied("no"))
+
+
+def test_the_asyncio_publisher_has_the_same_defaults() -> None:
+    """Though the generated asyncio client retries for a minute only; the rest of it is its own."""
+
+    async def main() -> tuple[Any, object]:
+        transport = PublisherAsyncTransport(channel=grpc.aio.insecure_channel("127.0.0.1:1"))
+        try:
+            return official.publish_defaults(transport)
+        finally:
+            await transport.close()
+
+    retry, timeout = asyncio.run(main())
+    assert (retry._timeout, timeout) == (official.TOTAL_TIMEOUT, 60)
+    assert retry._predicate(exceptions.ServiceUnavailable("down"))
 
 
 def test_call_arguments(transport: PublisherGrpcTransport) -> None:

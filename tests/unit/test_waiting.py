@@ -179,6 +179,38 @@ def test_one_probe_a_topic_and_hedge_delay() -> None:
     assert topic.runs.stats().hedges_suppressed == 0
 
 
+def test_thousands_that_wait_have_few_timers() -> None:
+    """Each keeps its phase, and has its timer within one delay once it is sent again (R2)."""
+    topic = Topic(initial_tokens=50)
+    batches = []
+    for number in range(1000):
+        topic.now = number / 1000
+        batches.append(topic.wait(replace(BACKS_OFF, backoff=500.0)))
+    woken = probes = 0
+    for tick in range(1000, 20_000):
+        topic.now = tick / 1000
+        for batch in batches:
+            due = batch.run.next_wakeup
+            if due is not None and due <= topic.now:
+                woken += 1
+                orders = topic.runs.handle(batch, WOKE, topic.now)
+                for order in orders:
+                    if isinstance(order, Start):
+                        probes += 1
+                        failed = Failed(order.attempt, Transient())
+                        topic.runs.handle(batch, failed, topic.now)
+    assert probes >= 18
+    assert woken < 1000 + 19 * 10
+    (run,) = topic.store()
+    (number,) = [n for n, batch in enumerate(batches) if batch.run is run]
+    told, due = batches[number].run.wake_at, batches[number].run.next_wakeup
+    assert due is not None
+    assert topic.now < due <= topic.now + 1.0
+    assert round(due - number / 1000, 6) % 1.0 == 0
+    timer = [WakeAt(due)] if due != told else []
+    assert topic.runs.resend(batches[number]) == [*timer, Start(ORIGINAL)]
+
+
 def test_topics_prove_nothing_of_each_other() -> None:
     """A topic may be refused while another is served."""
     topic = Topic()

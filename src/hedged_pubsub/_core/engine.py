@@ -195,6 +195,10 @@ class AttemptEngine:
         self.losers: tuple[int, ...] = ()
         self.original_latency: float | None = None
 
+    def is_hedge_due(self, now: float) -> bool:
+        """Tell whether the hedge timer is due."""
+        return self._hedge_at <= now
+
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take in what happened at a monotonic second; return what to do, in this order.
 
@@ -273,6 +277,9 @@ class AttemptEngine:
     def _resend(self, event: Event, now: float) -> list[Command]:
         self._waiting.remove(self)
         self._shared_wait = False
+        if self._hedge_delay and now + self._hedge_delay < self._hedge_at < math.inf:
+            delays = math.ceil((self._hedge_at - now) / self._hedge_delay) - 1
+            self._hedge_at -= delays * self._hedge_delay
         return self._send_original(event, now)
 
     def _let_go(self, event: Event, now: float) -> list[Command]:
@@ -296,6 +303,10 @@ class AttemptEngine:
             shares_wait=event.shares_wait or (shared_wait and ORIGINAL in self.in_flight),
             probes=delay if self.state is State.BACKING_OFF else None,
         )
+        if decision is Decision.NOTHING and not self.in_flight:
+            # Of all that wait, a few have a timer within one delay; the others' would be in vain.
+            later = self._hedge_at + self._waiting.spread * delay
+            self._hedge_at = later if later < self._deadline else self._hedge_at
         if decision is Decision.END:
             self._hedge_at = math.inf
         if decision in _OBSERVED and self._budget.observe_only:

@@ -20,6 +20,7 @@ from hedged_pubsub._core.batching import Batch
 from hedged_pubsub._core.engine import AttemptEngine, State
 from hedged_pubsub._core.events import (
     ORIGINAL,
+    START_ORIGINAL,
     Abandoned,
     Call,
     Cancel,
@@ -161,6 +162,15 @@ class Runs(Generic[B]):
             Fail(error),
             Call(line),
         ]
+
+    def resend(self, batch: B) -> Sequence[Order]:
+        """Return what to do about a batch whose original was let go."""
+        run = batch.run
+        due = run.next_wakeup
+        if due is None or due == run.wake_at:
+            return [START_ORIGINAL]
+        run.wake_at = due
+        return [WakeAt(due), START_ORIGINAL]
 
     def is_wanted(self, batch: B, attempt: int, now: float, *, is_logged: bool) -> bool:
         """Tell, right before an attempt is sent, whether it still is to be; count it then."""

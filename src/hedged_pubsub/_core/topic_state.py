@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from hedged_pubsub._core.events import ORIGINAL, Fail, Failed
 from hedged_pubsub._core.hedge_budget import HedgeBudget
 from hedged_pubsub._core.hedge_delay import HedgeDelay, MeasuredDelay
-from hedged_pubsub._core.hedge_log import CannotHelp, HedgeEnded, HedgeOutcome
+from hedged_pubsub._core.hedge_log import CannotHelp, HedgeEnded, HedgeOutcome, NotConnected
 from hedged_pubsub._core.hedge_warnings import HedgeWarnings
 from hedged_pubsub._core.histogram import bucket_of
 from hedged_pubsub._core.settings import HedgingSettings
@@ -110,6 +110,11 @@ class TopicState(Counters):
         """Count the end of one attempt; the batch may go on."""
         if _status_of(event.error) in _NOT_CERTAIN:
             run.uncertain += 1
+        if event.unsent:
+            seconds = self._warnings.unsent(self.budget.stored, now)
+            if seconds is not None:
+                line = NotConnected(topic=self._name, seconds=seconds, error=event.error)
+                self.calls.append(line.write)
         if event.attempt != ORIGINAL:
             self._hedge_ended(run, event.attempt, "failed", now)
 

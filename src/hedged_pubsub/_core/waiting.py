@@ -26,6 +26,11 @@ MIN_PAUSE: Final = 1.0
 little more than its policy."""
 
 
+_TIMERS: Final = 4
+"""Originals that wait of which a hedge timer is due within one delay. One of them can send the
+probe; of thousands, each with a timer, these would cost more than what they wait for."""
+
+
 class Waiting:
     """The originals of a topic that are backing off.
 
@@ -44,6 +49,11 @@ class Waiting:
         self.later: list[tuple[float, int, AttemptEngine]] = []
         self.in_flight = 0
         self._order = itertools.count()
+
+    @property
+    def spread(self) -> int:
+        """How many hedge timers an original that waits can do without."""
+        return (len(self.ready) + len(self.later)) // _TIMERS
 
     def add(self, run: AttemptEngine, may_go_at: float, now: float) -> None:
         """Take in an original that backs off, and may be let go from then on."""

@@ -84,6 +84,11 @@ class PublishBatch(Batch):
     def drop_calls(self) -> None:
         self._original = self._calls = None
 
+    @property
+    def asks_user(self) -> bool:
+        """Whether the retry policy, which ``judge`` asks, may run a user's code."""
+        return self._policy.asks_user
+
     def next_timeout(self) -> float | None:
         """Return the seconds that the next original may take; ``None`` for no limit."""
         policy = self._policy

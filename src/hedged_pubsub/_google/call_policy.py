@@ -36,6 +36,7 @@ class CallPolicy:
 
     ``is_transient`` tells which errors are transient where ``retry`` is ``None``: those are not
     retried, but a hedge in flight is waited for. An ``asynchronous`` one takes ``AsyncRetry`` too.
+    ``asks_user`` tells whether the retry may be a user's, whose predicate may do anything.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class CallPolicy:
         *,
         is_transient: Callable[[Exception], bool],
         asynchronous: bool = False,
+        asks_user: bool = True,
     ) -> None:
+        self.asks_user = asks_user
         # An ``AsyncRetry`` says the same, but its ``on_error`` may be meant for an event loop.
         retries = (Retry, AsyncRetry) if asynchronous else (Retry,)
         if retry is not None and not isinstance(retry, retries):
@@ -137,6 +140,7 @@ class CallPolicies:
         asynchronous: bool = False,
     ) -> None:
         retry, timeout = defaults
+        self._clients_retry = retry
         self._retry = retry if options.retry is _DEFAULT else options.retry
         self._timeout = timeout if options.timeout is _DEFAULT else options.timeout
         is_transient = (lambda _: False) if retry is None else retry._predicate
@@ -155,7 +159,7 @@ class CallPolicies:
         key = (id(retry), type(timeout), value)
         policy = self._made.get(key)
         if policy is None:
-            policy = self._make(retry, timeout)
+            policy = self._make(retry, timeout, asks_user=retry is not self._clients_retry)
             if self._hedge_delay is not None:
                 policy.check_hedge_delay(self._hedge_delay)
             if len(self._made) >= _MAX_POLICIES:

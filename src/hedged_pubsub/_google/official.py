@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import grpc
 import grpc.aio
@@ -16,6 +16,9 @@ from google.api_core.timeout import ConstantTimeout, TimeToDeadlineTimeout
 from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
 
 from hedged_pubsub.retry import AsyncTruncatedExponentialBackoff, TruncatedExponentialBackoff
+
+TOTAL_TIMEOUT: Final = 600.0
+"""Seconds for which the official synchronous client sends a batch again by default."""
 
 
 def backoffs(retry: Retry | AsyncRetry) -> Callable[[Exception], float]:
@@ -39,7 +42,12 @@ def nominal_timeout(timeout: object) -> float | None:
 def publish_defaults(transport: PublisherTransport) -> tuple[Retry | AsyncRetry | None, object]:
     """Return the retry and the timeout that the generated ``publish`` has by default."""
     method: Any = transport._wrapped_methods[transport.publish]
-    return method._retry, method._timeout
+    retry = method._retry
+    if isinstance(retry, AsyncRetry):
+        # The generated asyncio client gives up after a minute, and with waits of up to a minute
+        # often after ten seconds, where the synchronous one, for the same service, has ten minutes.
+        retry = retry.with_timeout(TOTAL_TIMEOUT)
+    return retry, method._timeout
 
 
 def call_arguments(transport: PublisherTransport, topic: str) -> Mapping[str, Any]:

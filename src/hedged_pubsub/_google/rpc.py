@@ -119,8 +119,10 @@ class PublishRpc(abc.ABC, Generic[M]):
         if self._connections.own and self._connections.ended(call):
             self._close_drained()
 
-    def woke(self) -> Woke:
+    def woke(self, batch: PublishBatch) -> Woke:
         """Return the event of a batch whose timer is due: whether a hedge would wait (R14)."""
+        if not batch.run.is_hedge_due(self._clock()):
+            return WOKE
         if self._token is not None and self._token.is_awaited:
             return _WOKE_IN_VAIN
         originals_ready, hedges_ready = self._ready()
@@ -135,15 +137,18 @@ class PublishRpc(abc.ABC, Generic[M]):
         Runs a user's code.
         """
         verdict, connection = batch.judge(error), batch.connection
-        batch.is_unavailable = isinstance(error, exceptions.ServiceUnavailable)
-        if not batch.is_unavailable or connection is None or not isinstance(verdict, Failed):
+        batch.is_unavailable = False
+        if not isinstance(error, exceptions.ServiceUnavailable) or not isinstance(verdict, Failed):
             return verdict
+        if connection is None or (
+            connection is self._connections.of(ORIGINAL)
+            and self._connect(connection.method.channel)
+        ):
+            return verdict  # it came from the service
+        batch.is_unavailable = True
         unsent = any(words in str(error) for words in _NOT_CONNECTED)
-        is_ready = self._connect(connection.method.channel)
         # Where another one is connected, one that could not be used is as good as lost.
-        is_lost = connection is not self._connections.of(ORIGINAL) or (
-            self._fail_over() if unsent else not is_ready
-        )
+        is_lost = self._fail_over() or not unsent
         return dataclasses.replace(verdict, unsent=unsent, connection_lost=is_lost)
 
     def stuck_on(

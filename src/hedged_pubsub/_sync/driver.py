@@ -67,11 +67,16 @@ class Driver:
         # called while it is held.
         self._engine_lock = self._library.guard()
         self._runs: Runs[PublishBatch] = Runs(hedging)
-        self._runs.durations = METRICS.watch(self, self._runs.topics)
+        self._runs.durations = METRICS.watch(self, self._runs.topics, self)
         self.stats = self._runs.stats
         # Bound once: gRPC and the library's thread hold one for each batch.
         self._on_end = self._ended
         self._on_wake = self._wake
+
+    @property
+    def blocked(self) -> int:
+        """About how many calls of ``publish()`` wait for flow control."""
+        return self._flow_control.waiting
 
     def open(self, topic: str, policy: CallPolicy, *, has_extras: bool) -> PublishBatch:
         """Make a batch, whose messages are undecided from now on."""
@@ -189,7 +194,7 @@ class Driver:
         batch = self._runs.batches.get(number)
         if batch is None:
             return
-        woke = self.rpc.woke()
+        woke = self.rpc.woke(batch)
         with self._engine_lock:
             orders = self._runs.handle(batch, woke, self._clock())
         if self.runs_users_code(batch) and any(isinstance(order, Start) for order in orders):
@@ -201,10 +206,12 @@ class Driver:
         batch = self._runs.batches.get(number)
         if batch is None:
             return
+        with self._engine_lock:
+            orders = self._runs.resend(batch)
         if self.runs_users_code(batch):
-            self._workers.submit_urgent(self.start, batch, ORIGINAL, None)
+            self._workers.submit_urgent(carry_out, orders, batch, self)
         else:
-            self.start(batch, ORIGINAL, None)
+            carry_out(orders, batch, self)
 
     def _ended(self, batch: PublishBatch, attempt: int, call: Any) -> None:
         """Take in the end of a request, on gRPC's thread."""
@@ -226,10 +233,12 @@ class Driver:
             must_not_wait.discard(ident)
 
     def _failed(self, batch: PublishBatch, attempt: int, error: BaseException) -> None:
-        if attempt == ORIGINAL:
+        if attempt != ORIGINAL:
+            self._feed(batch, batch.hedge_failed(attempt, error), None, attempt)
+        elif batch.asks_user:
             self._workers.submit_urgent(self._judge, batch, error)
         else:
-            self._feed(batch, batch.hedge_failed(attempt, error), None, attempt)
+            self._feed(batch, self.rpc.judge(batch, error), None, ORIGINAL)
 
     def _judge(self, batch: PublishBatch, error: BaseException) -> None:
         # Cancelling is for the library's thread: a fork waits for that one, and for no worker.

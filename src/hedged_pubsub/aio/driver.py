@@ -20,6 +20,7 @@ from hedged_pubsub._core.runs import Runs, carry_out
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.metrics import METRICS
+from hedged_pubsub.aio.flow_control import FlowControl
 from hedged_pubsub.aio.rpc import AsyncPublishRpc
 
 
@@ -27,6 +28,9 @@ class Driver:
     """The hands of one publisher on an event loop; without hedging, of retries only.
 
     ``on_settled`` is told of each batch that is decided, before its futures are.
+
+    Attributes:
+        undecided: The batches that have messages without an outcome; the sender's.
     """
 
     def __init__(
@@ -35,17 +39,25 @@ class Driver:
         rpc: AsyncPublishRpc,
         loop: asyncio.AbstractEventLoop,
         on_settled: Callable[[PublishBatch], object],
+        flow_control: FlowControl | None = None,
     ) -> None:
+        self.undecided: set[PublishBatch] = set()
+        self._flow_control = flow_control
         self._rpc = rpc
         self._loop = loop
         self._on_settled = on_settled
         self._runs: Runs[PublishBatch] = Runs(
             hedging or HedgingSettings(), hedged=hedging is not None
         )
-        self._runs.durations = METRICS.watch(self, self._runs.topics)
+        self._runs.durations = METRICS.watch(self, self._runs.topics, self)
         self.stats = self._runs.stats
         # Held until they end, those of cancelled attempts too: the loop holds no task strongly.
         self._tasks: set[asyncio.Task[list[str]]] = set()
+
+    @property
+    def blocked(self) -> int:
+        """How many calls of ``publish()`` wait for flow control."""
+        return 0 if self._flow_control is None else self._flow_control.waiting
 
     def submit(self, batch: PublishBatch) -> None:
         """Send a batch. Its messages get their outcome, once."""
@@ -167,11 +179,11 @@ class Driver:
     def _wake(self, batch: PublishBatch, when: float) -> None:
         # A loop may call early, by the resolution of its clock: uvloop's counts milliseconds.
         now = max(when, self._loop.time())
-        carry_out(self._runs.handle(batch, self._rpc.woke(), now), batch, self)
+        carry_out(self._runs.handle(batch, self._rpc.woke(batch), now), batch, self)
 
     def _send_again(self, number: int) -> None:
         if (batch := self._runs.batches.get(number)) is not None:
-            self.start(batch, ORIGINAL, None)
+            carry_out(self._runs.resend(batch), batch, self)
 
     def _give_up(self, batch: PublishBatch, error: Exception) -> None:
         """Take an original on a dead connection for failed."""
