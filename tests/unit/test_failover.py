@@ -272,7 +272,7 @@ def test_one_refresh_for_all_requests(error: Exception | None) -> None:
     slow = Slow(error)
     token = shared_token(slow, None, None, None)
     assert isinstance(token, Slow)
-    assert not token.is_awaited
+    seen = [token.is_awaited]
     headers: list[dict[str, str]] = [{} for _ in range(5)]
     errors: list[Exception] = []
 
@@ -286,11 +286,11 @@ def test_one_refresh_for_all_requests(error: Exception | None) -> None:
     for thread in requests:
         thread.start()
     assert slow.begun.wait(10)
-    assert token.is_awaited
+    seen.append(token.is_awaited)
     slow.go_on.set()
     for thread in requests:
         thread.join(10)
-    assert not token.is_awaited
+    assert [*seen, token.is_awaited] == [False, True, False]
     if error is None:
         assert slow.refreshes == 1
         assert all(one["authorization"] == "Bearer a token" for one in headers)

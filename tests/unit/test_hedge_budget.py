@@ -142,8 +142,18 @@ def test_an_answer_that_waited_for_us_is_no_sample() -> None:
     for batch in batches[15:]:
         runs.handle(batch, Succeeded(ORIGINAL), 12.01)
     assert runs.topics["topic"].hedge_delay == 1.0
-    for _ in range(45):
-        runs.handle(commit(runs, 12.02), Succeeded(ORIGINAL), 12.32)
+    slow = [commit(runs, 12.0) for _ in range(4)]
+    for batch in slow:
+        wake(runs, batch, 13.15)
+        wake(runs, batch, 13.2, IN_VAIN)
+    for batch in slow[:2]:
+        runs.handle(batch, Succeeded(ORIGINAL), 13.25)
+    assert len(runs.topics["topic"]._measured_delay._ordered) == 0  # type: ignore[union-attr]
+    for batch in slow[2:]:
+        runs.handle(batch, Succeeded(ORIGINAL), 13.35)
+    assert len(runs.topics["topic"]._measured_delay._ordered) == 2, "long after"  # type: ignore[union-attr]
+    for _ in range(450):
+        runs.handle(commit(runs, 14.02), Succeeded(ORIGINAL), 14.32)
     assert runs.topics["topic"].hedge_delay == pytest.approx(0.3)
 
 

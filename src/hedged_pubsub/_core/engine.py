@@ -288,13 +288,14 @@ class AttemptEngine:
         return self._resend(event, now)
 
     def _hedge(self, event: Woke, now: float) -> list[Command]:
-        is_late = now - self._hedge_at > MAX_LATENESS
+        due = self._hedge_at
+        is_late = now - due > MAX_LATENESS
         delay, time_left = self._hedge_delay or 0.0, self._deadline - now
         self._set_hedge_timer(now, AFTER_LATENESS if is_late else delay)
         if time_left <= 0:
             return []
         if is_late:
-            self._budget.late_at = now
+            self._budget.was_late(due, now)
             return []
         shared_wait, self._shared_wait = self._shared_wait, event.shares_wait
         decision = self._budget.decide(
@@ -354,7 +355,7 @@ class AttemptEngine:
             self.original_latency = now - self.original_sent_at
         budget, waiting = self._budget, self._waiting
         if now - self._hedge_at > MAX_LATENESS:
-            budget.late_at = now  # the answer was faster than the timer, and has waited for us
+            budget.was_late(self._hedge_at, now)  # the answer was faster than the timer
         budget.batch_stored()
         self.winner = event.attempt
         self._remove(event.attempt)

@@ -44,12 +44,12 @@ class HedgeBudget:
     Attributes:
         bucket: The topic's token bucket.
         observe_only: Whether no hedge is sent.
-        late_at: When this process was last found to be late. What was sent before, and answered
-            since, has waited for us.
+        late_at: When this process was last found to be late.
         stored: How many batches were stored.
     """
 
     __slots__ = (
+        "_late_until",
         "_max_hedges",
         "_next_probe_at",
         "_pushed_back_until",
@@ -66,7 +66,7 @@ class HedgeBudget:
         )
         self._max_hedges = math.inf if settings.max_hedges is None else settings.max_hedges
         self.observe_only = settings.observe_only
-        self.late_at = self._next_probe_at = self._pushed_back_until = -math.inf
+        self.late_at = self._late_until = self._next_probe_at = self._pushed_back_until = -math.inf
         self.stored = 0
         self._stored_then = math.inf
 
@@ -74,6 +74,18 @@ class HedgeBudget:
         """Refill the bucket for a batch that was stored."""
         self.stored += 1
         self.bucket.refill()
+
+    def was_late(self, due: float, now: float) -> None:
+        """Take note that what was due then happens only now, because this process was late."""
+        self.late_at = now
+        self._late_until = now + (now - due)
+
+    def has_waited(self, sent_at: float, now: float) -> bool:
+        """Tell whether an answer that is taken in now may have waited for us (R13).
+
+        What came in during a pause is taken in within a time that is as long.
+        """
+        return sent_at < self.late_at and now <= self._late_until
 
     def push_back(self, retry_after: float | None, hedge_delay: float, now: float) -> None:
         """Suspend hedging after RetryInfo, or RESOURCE_EXHAUSTED without it (R15)."""

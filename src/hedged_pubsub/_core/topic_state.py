@@ -128,9 +128,11 @@ class TopicState(Counters):
         elif original_latency is not None:
             self.original_latency.record(original_latency)
         won = run.winner != ORIGINAL
-        # R13: what was sent before this process was late is no sample of the service's.
-        is_ours = run.original_sent_at < self.budget.late_at
-        if self._measured_delay is not None and original_latency is not None and not is_ours:
+        if (
+            self._measured_delay is not None
+            and original_latency is not None
+            and not self.budget.has_waited(run.original_sent_at, now)
+        ):
             self._measured_delay.record(original_latency, lost=won)
             self.hedge_delay = self._measured_delay.current
         # A loser that was not sent yet is no duplicate.

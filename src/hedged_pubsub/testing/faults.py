@@ -98,14 +98,19 @@ class Status(Fault):
     Attributes:
         code: a `grpc.StatusCode` or its name, such as ``"UNAVAILABLE"``; not OK.
         after: how long the call is held before, in seconds; at least 0.
+        retry_after: seconds that a ``google.rpc.RetryInfo`` in the answer asks to wait; at least
+            0. None for an answer without one.
     """
 
     code: grpc.StatusCode | str
     after: float = 0.0
+    retry_after: float | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""
         Fault.__post_init__(self)
+        if self.retry_after is not None:
+            checks.number("retry_after", self.retry_after, minimum=0)
         code = self.code
         if isinstance(code, str):
             code = grpc.StatusCode.__members__.get(code, code)
