@@ -346,3 +346,23 @@ def refuse_nothing(call: Callable[[], object]) -> None:
     """Call what raises."""
     with contextlib.suppress(ValueError):
         call()
+
+
+def test_every_second_hedge_goes_where_originals_go(scene: Scene) -> None:
+    """C1: the hedges' own connection may be the one that is stuck."""
+    sent: list[object] = []
+    begin = scene.rpc.begin
+
+    def note(*args: Any) -> Any:
+        begun = begin(*args)
+        sent.append(begun[0])
+        return begun
+
+    scene.rpc.begin = note
+    batch = scene.send()
+    scene.advance(3.5)
+    assert batch.attempts == [0, 1, 2, 3]
+    assert sent == [scene.first, scene.second, scene.first, scene.second]
+    batch.calls[2].succeed()
+    scene.bench.end(batch)
+    assert scene.first._losses == 0

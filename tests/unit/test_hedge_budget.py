@@ -145,7 +145,7 @@ def test_an_answer_that_waited_for_us_is_no_sample() -> None:
     slow = [commit(runs, 12.0) for _ in range(4)]
     for batch in slow:
         wake(runs, batch, 13.15)
-        wake(runs, batch, 13.2, IN_VAIN)
+        wake(runs, batch, 13.21, IN_VAIN)
     for batch in slow[:2]:
         runs.handle(batch, Succeeded(ORIGINAL), 13.25)
     assert len(runs.topics["topic"]._measured_delay._ordered) == 0  # type: ignore[union-attr]

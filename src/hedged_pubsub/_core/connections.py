@@ -6,7 +6,9 @@ channel is stuck with the original; so hedges have a connection of their own.
 The rules. There is the client's own channel, and beside it at most two that the publisher opened.
 
 * C1: originals are sent on the client's channel, hedges on another one, which is opened when the
-  first batch goes out. Until it is connected, hedges are sent where the originals are.
+  first batch goes out. Until it is connected, hedges are sent where the originals are. So is every
+  second hedge of a batch, for it may be the hedges' own connection that is stuck, unless that has
+  an endpoint of its own.
 * C2: a connection *loses* a batch to a hedge on another connection that decided it. It *answers*
   with a success or an error of the server. Nothing else counts: an attempt that is cancelled or
   times out says nothing about its connection.
@@ -101,6 +103,7 @@ class Connections(Generic[Method]):
     Whoever owns it sees to it that one thread at a time is in here, but for ``of``.
 
     Attributes:
+        has_endpoint: Whether hedges have an endpoint of their own.
         home: The originals' own connection while they are sent elsewhere until it is back.
         own: The connections that the publisher opened and has not closed.
         opening: The one of them that is not connected yet.
@@ -111,11 +114,11 @@ class Connections(Generic[Method]):
         "_can_open",
         "_clients",
         "_closed",
-        "_has_endpoint",
         "_hedges",
         "_home_was_down",
         "_originals",
         "check_at",
+        "has_endpoint",
         "home",
         "opening",
         "own",
@@ -124,7 +127,7 @@ class Connections(Generic[Method]):
     def __init__(self, method: Method, *, can_open: bool, has_endpoint: bool = False) -> None:
         self._clients = self._originals = self._hedges = Connection(method, own=False)
         self._can_open = can_open
-        self._has_endpoint = has_endpoint
+        self.has_endpoint = has_endpoint
         self.home: Connection[Method] | None = None
         self._home_was_down = False
         self._closed = False
@@ -179,7 +182,7 @@ class Connections(Generic[Method]):
             return False
         if loser is not self._originals or self._hedges is loser:
             return False
-        if self._has_endpoint and not loser.own:
+        if self.has_endpoint and not loser.own:
             self.home, self._home_was_down = loser, False
         else:
             self.home = None

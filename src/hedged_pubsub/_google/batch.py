@@ -48,7 +48,8 @@ class PublishBatch(Batch):
         self.request: Any = None  # from the commit until it is decided
         self.tracing: BatchTracing | None = None
         self.connection: Connection[Any] | None = None  # that the original was sent on last
-        self.hedges_connection: Connection[Any] | None = None  # that a hedge was sent on last
+        # That hedge 1, 3, … was sent on last; the others are sent where originals are.
+        self.hedges_connection: Connection[Any] | None = None
         self.is_unavailable = False  # whether its original ended so last
         self.timer: Any = None  # the driver's
 

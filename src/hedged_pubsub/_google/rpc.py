@@ -92,7 +92,10 @@ class PublishRpc(abc.ABC, Generic[M]):
         else:
             if batch.tracing is not None:
                 batch.tracing.hedged(attempt)
-            if self._ready() == (True, False):
+            # Every second one goes where originals go (C1), unless that is not connected.
+            ready = self._ready()
+            is_theirs = attempt % 2 == 0 and not connections.has_endpoint
+            if ready == (True, False) or (is_theirs and ready != (False, True)):
                 which = ORIGINAL
         if self._clock() >= connections.check_at:
             self._begin_check()
@@ -103,7 +106,7 @@ class PublishRpc(abc.ABC, Generic[M]):
                 connection.starting += 1  # so that it is not closed before ``started``
         if attempt == ORIGINAL:
             batch.connection = connection
-        else:
+        elif attempt % 2:
             batch.hedges_connection = connection
         return connection, timeout
 
@@ -189,8 +192,9 @@ class PublishRpc(abc.ABC, Generic[M]):
 
         Return the connection of its original if that is now known to be dead.
         """
-        loser, winner = batch.connection, batch.hedges_connection
-        if attempt == ORIGINAL:
+        loser = batch.connection
+        winner = batch.hedges_connection if attempt % 2 else loser
+        if attempt == ORIGINAL or winner is loser:
             if loser is not None:
                 loser.answered()
         elif loser is not None and winner is not None:
