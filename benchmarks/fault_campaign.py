@@ -183,8 +183,9 @@ async def publish_by_tasks(publisher: AsyncHedgedPublisher, load: Load) -> None:
         load.ended(begun, first, stored=not failed)
         room.release()
 
-    while await room.acquire() and (batch := load.next_batch()):
-        task = asyncio.ensure_future(one(batch, load.published - load.batch))
+    while batch := load.next_batch():
+        await room.acquire()
+        task = asyncio.ensure_future(one(batch, int.from_bytes(batch[0][:8], "big")))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
     if tasks:

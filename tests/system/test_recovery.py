@@ -203,10 +203,11 @@ def test_r13_a_blocked_loop_sends_no_hedge(server: PubSubServer) -> None:
     async def main() -> None:
         async with AsyncHedgedPublisher(ONE_MESSAGE, hedging_settings=settings) as publisher:
             await publisher.publish(TOPIC, b"first")
-            tasks = [asyncio.ensure_future(publisher.publish(TOPIC, b"data")) for _ in range(30)]
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
             before = publisher.hedging_stats().hedges_due
+            tasks = [asyncio.ensure_future(publisher.publish(TOPIC, b"data")) for _ in range(10)]
+            for _ in range(10):
+                await asyncio.sleep(0)  # until they are sent
+            wait_until(lambda: len(server.attempts()) >= 11)
             time.sleep(0.5)
             await asyncio.gather(*tasks)
             assert publisher.hedging_stats().hedges_due == before
