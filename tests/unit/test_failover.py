@@ -314,16 +314,18 @@ def test_a_token_on_its_way_is_waited_for(scene: Scene, monkeypatch: pytest.Monk
     assert batch.attempts == [0, 1]
 
 
-def test_a_failed_batch_that_nobody_asks_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_batch_that_nobody_asks_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One line, also after a flush, unless somebody asked for one of its messages in time."""
-    quiet = threads.UNASKED._quiet_until
+    unasked = threads.Unasked()
+    monkeypatch.setattr(threads, "UNASKED", unasked)
     with caplog.at_level(logging.WARNING):
         for ask in (
             lambda future: future.exception(),
             lambda future: refuse_nothing(future.result),
             lambda future: future.add_done_callback(lambda _: None),
         ):
-            threads.UNASKED._quiet_until = 0.0
             batch = [PublishFuture() for _ in range(3)]
             settle(batch, [None] * 3, ValueError("asked for"))
             ask(batch[1])
@@ -336,7 +338,6 @@ def test_a_failed_batch_that_nobody_asks_for(caplog: pytest.LogCaptureFixture) -
         settle(batch, [None], ValueError("within a minute"))
         del batch
         assert threads.WORKERS.wait_until_idle(10)
-    threads.UNASKED._quiet_until = quiet
     (record,) = [one for one in caplog.records if "nobody has asked" in one.getMessage()]
     assert "3 messages" in record.getMessage()
     assert "nobody cares" in record.getMessage()

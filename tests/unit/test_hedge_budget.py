@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from hedged_pubsub import HedgeDelay, HedgingSettings
 from hedged_pubsub._core.batching import Batch
 from hedged_pubsub._core.events import (
     ORIGINAL,
+    Event,
     Failed,
     HeldBack,
     Order,
@@ -29,7 +31,7 @@ from hedged_pubsub._core.hedge_budget import (
 )
 from hedged_pubsub._core.runs import WOKE, Runs
 
-from .replay import core_batch
+from .replay import core_batch, run
 from .story import Transient
 
 HEDGE, LAST_HEDGE = Start(1, timeout=10.0), Start(2, timeout=10.0)
@@ -263,3 +265,22 @@ def test_observing_counts_and_sends_nothing() -> None:
     assert stats.tokens == 0
     runs.handle(batch, Succeeded(ORIGINAL), 3.0)
     assert tokens(runs) == 0.1
+
+
+@pytest.mark.parametrize("slow_share", [0.005, 0.05, 0.2])
+def test_observing_counts_what_hedging_would(slow_share: float) -> None:
+    """Of the same requests, within a tenth, whether the bucket lasts or runs dry."""
+
+    def due(*, observe_only: bool) -> int:
+        draw = random.Random(7)
+        runs = make_runs(hedge_delay=0.1, observe_only=observe_only)
+
+        def answer(_: int, start: Start) -> tuple[float, Event]:
+            slow = draw.random() < (slow_share if start.attempt == ORIGINAL else 0.005)
+            return (0.18 if slow else 0.01), Succeeded(start.attempt)
+
+        commits = ((number / 50, core_batch()) for number in range(20_000))
+        run(runs, commits, answer, lambda *_: None)
+        return runs.stats().hedges_due
+
+    assert due(observe_only=True) == pytest.approx(due(observe_only=False), rel=0.1)

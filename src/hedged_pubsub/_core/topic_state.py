@@ -108,7 +108,7 @@ class TopicState(Counters):
 
     def attempt_failed(self, run: Run, event: Failed, now: float) -> None:
         """Count the end of one attempt; the batch may go on."""
-        if _status_of(event.error) in _NOT_CERTAIN:
+        if _status_of(event.error) in _NOT_CERTAIN and not event.unsent:
             run.uncertain += 1
         if event.unsent:
             seconds = self._warnings.unsent(self.budget.stored, now)

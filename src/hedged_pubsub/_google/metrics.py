@@ -230,13 +230,13 @@ class Metrics:
         return [Observation(delay, _attributes(name)) for name, delay in delays.items()]
 
     def _waiting(self, _options: CallbackOptions) -> Iterable[Observation]:
-        counts: collections.Counter[str] = collections.Counter()
+        counts = dict.fromkeys(self._known(), 0)  # of all topics, or a gauge would never fall to 0
         for batch in self._undecided():
-            counts[batch.topic] += batch.count
+            counts[batch.topic] = counts.get(batch.topic, 0) + batch.count
         return [Observation(count, _attributes(name)) for name, count in counts.items()]
 
     def _ages(self, _options: CallbackOptions) -> Iterable[Observation]:
-        oldest: dict[str, float] = {}
+        oldest = dict.fromkeys(self._known(), 0.0)
         now = time.time()
         for batch in self._undecided():
             age = max(0.0, now - batch.publish_start_time)
@@ -246,6 +246,10 @@ class Metrics:
     def _blocked(self, _options: CallbackOptions) -> Iterable[Observation]:
         blocked = sum(one.blocked for one in tuple(self._waits))
         return [Observation(blocked, {"messaging.system": "gcp_pubsub"})]
+
+    def _known(self) -> Iterable[str]:
+        with self._lock:
+            return [name for topics in self._live.values() for name in topics.copy()]
 
     def _undecided(self) -> Iterable[Batch]:
         batches = (one.undecided.copy() for one in tuple(self._waits))
