@@ -24,7 +24,7 @@ from hedged_pubsub._google.official import backoffs, has_own_loop, key_of, nomin
 
 _DEFAULT: Final = gapic_v1.method.DEFAULT
 
-_TOO_LARGE: Final = "message larger than max"
+TOO_LARGE: Final = "message larger than max"
 """What gRPC, at either end, says of a message that it refuses for its size."""
 
 _MAX_POLICIES: Final = 64
@@ -39,6 +39,7 @@ class CallPolicy:
 
     ``is_transient`` tells which errors are transient where ``retry`` is ``None``: those are not
     retried, but a hedge in flight is waited for. An ``asynchronous`` one takes ``AsyncRetry`` too.
+    ``asks_user`` tells whether the retry may be a user's, whose predicate may do anything.
     """
 
     def __init__(
@@ -48,7 +49,9 @@ class CallPolicy:
         *,
         is_transient: Callable[[Exception], bool],
         asynchronous: bool = False,
+        asks_user: bool = True,
     ) -> None:
+        self.asks_user = asks_user
         # An ``AsyncRetry`` says the same, but its ``on_error`` may be meant for an event loop.
         retries = (Retry, AsyncRetry) if asynchronous else (Retry,)
         if retry is not None and not isinstance(retry, retries):
@@ -119,7 +122,7 @@ class CallState:
             # Too few message ids, with which the official client does not try again either.
             or isinstance(error, PublishError)
             # The status of an exhausted quota, but of gRPC itself, and again for every attempt.
-            or (isinstance(error, exceptions.ResourceExhausted) and _TOO_LARGE in str(error))
+            or (isinstance(error, exceptions.ResourceExhausted) and TOO_LARGE in str(error))
             or not self._policy._is_transient(error)
         ):
             return Failed(ORIGINAL, error)
@@ -148,6 +151,7 @@ class CallPolicies:
         asynchronous: bool = False,
     ) -> None:
         retry, timeout = defaults
+        self._clients_retry = retry
         self._retry = retry if options.retry is _DEFAULT else options.retry
         self._timeout = timeout if options.timeout is _DEFAULT else options.timeout
         is_transient = (lambda _: False) if retry is None else retry._predicate
@@ -164,7 +168,7 @@ class CallPolicies:
         key = (key_of(retry), type(timeout), key_of(timeout))
         policy = self._made.get(key)
         if policy is None:
-            policy = self._make(retry, timeout)
+            policy = self._make(retry, timeout, asks_user=retry is not self._clients_retry)
             if self._hedge_delay is not None:
                 policy.check_hedge_delay(self._hedge_delay)
             if len(self._made) >= _MAX_POLICIES:

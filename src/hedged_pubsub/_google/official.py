@@ -18,6 +18,9 @@ from google.pubsub_v1.services.publisher.transports.base import PublisherTranspo
 
 from hedged_pubsub.retry import AsyncTruncatedExponentialBackoff, TruncatedExponentialBackoff
 
+TOTAL_TIMEOUT: Final = 600.0
+"""Seconds for which the official synchronous client sends a batch again by default."""
+
 
 def backoffs(retry: Retry | AsyncRetry) -> Callable[[Exception], float]:
     """Start one call: return a function from each error to the seconds that the retry waits."""
@@ -73,7 +76,12 @@ def key_of(value: object) -> object:
 def publish_defaults(transport: PublisherTransport) -> tuple[Retry | AsyncRetry | None, object]:
     """Return the retry and the timeout that the generated ``publish`` has by default."""
     method: Any = transport._wrapped_methods[transport.publish]
-    return method._retry, method._timeout
+    retry = method._retry
+    if isinstance(retry, AsyncRetry):
+        # The generated asyncio client gives up after a minute, and with waits of up to a minute
+        # often after ten seconds, where the synchronous one, for the same service, has ten minutes.
+        retry = retry.with_timeout(TOTAL_TIMEOUT)
+    return retry, method._timeout
 
 
 def call_arguments(transport: PublisherTransport, topic: str) -> Mapping[str, Any]:

@@ -93,6 +93,15 @@ def refuse_transport(transport: object, wanted: type, remedy: str) -> None:
     )
 
 
+def refuse_endpoint(settings: HedgingSettings, make_channel: object) -> None:
+    """Raise ValueError if hedges are to have an endpoint, and no channel can be made for them."""
+    if settings.hedge_endpoint is not None and make_channel is None:
+        raise ValueError(
+            f"hedge_endpoint={settings.hedge_endpoint!r} needs a channel of the publisher's own: "
+            "leave the endpoint out, or the transport that is given"
+        )
+
+
 def flow_control(settings: pubsub_v1.types.PublishFlowControl) -> FlowControl:
     """Return the flow control that the publisher options ask for; by default without limits."""
     if settings.limit_exceeded_behavior == LimitExceededBehavior.IGNORE:

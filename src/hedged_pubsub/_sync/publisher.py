@@ -25,6 +25,7 @@ from hedged_pubsub._google import messages
 from hedged_pubsub._google.channels import MakeChannel, second_channel
 from hedged_pubsub._google.options import (
     call_policies,
+    refuse_endpoint,
     refuse_ordering,
     refuse_ordering_key,
     refuse_pickling,
@@ -98,8 +99,14 @@ class HedgedPublisher(PatchablePublisher):
             refuse_ordering(publisher_options, "disable ordering, or pass hedging_settings=None")
             refuse_transport(kwargs.get("transport"), PublisherGrpcTransport, _GRPC_OR_OFF)
         make_channel = None
-        if hedging_settings is not None and hedging_settings.second_connection:
-            make_channel = second_channel(kwargs, PublisherGrpcTransport, grpc.insecure_channel)
+        if hedging_settings is not None:
+            make_channel = second_channel(
+                kwargs,
+                PublisherGrpcTransport,
+                grpc.insecure_channel,
+                hedging_settings.hedge_endpoint,
+            )
+            refuse_endpoint(hedging_settings, make_channel)
         super().__init__(batch_settings, publisher_options, **kwargs)
         self._hedging_settings = hedging_settings
         self._closed = False
@@ -124,7 +131,7 @@ class HedgedPublisher(PatchablePublisher):
         options = self.publisher_options
         self._policies = call_policies(self.transport, options, settings)
         flow_control = FlowControl(options.flow_control)
-        rpc = PublishRpc(self.transport, make_channel, library, workers, clock)
+        rpc = PublishRpc(self.transport, make_channel, library, workers, clock, settings)
         return Sender(
             limits=Limits(*self.batch_settings),
             flow_control=flow_control,

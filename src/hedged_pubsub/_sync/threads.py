@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import collections
 import functools
 import logging
 import math
@@ -37,6 +38,36 @@ can be, so that it has to do their work."""
 def log_later(level: int, message: str, *args: object, error: BaseException | None = None) -> None:
     """Log a message soon, on a worker, which a user's log handler may block."""
     WORKERS.submit(lambda: log.write(level, message, *args, error=error))
+
+
+_UNASKED_QUIET: Final = 60.0
+"""Seconds between two lines about messages that failed and that nobody asked for."""
+
+
+class Unasked:
+    """Tells now and then of messages that have failed without anybody asking for their futures."""
+
+    def __init__(self) -> None:
+        self._counts: collections.deque[int] = collections.deque()
+        self._quiet_until = -math.inf
+
+    def report(self, count: int, error: BaseException) -> None:
+        """Take note of so many, whose error this is; on any thread, in a finalizer."""
+        self._counts.append(count)
+        if CLOCK() < self._quiet_until:
+            return
+        self._quiet_until = CLOCK() + _UNASKED_QUIET
+        total = 0
+        while self._counts:
+            total += self._counts.popleft()
+        text = (
+            "%d messages have failed, and nobody has asked: call result() or exception(), or add a "
+            "done-callback. The last error: %s"
+        )
+        log_later(logging.WARNING, text, total, repr(error))
+
+
+UNASKED: Final = Unasked()
 
 
 def _report(function: Callable[..., object], error: Exception) -> None:

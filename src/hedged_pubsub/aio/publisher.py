@@ -23,6 +23,7 @@ from hedged_pubsub._google import messages
 from hedged_pubsub._google.channels import second_channel
 from hedged_pubsub._google.options import (
     call_policies,
+    refuse_endpoint,
     refuse_ordering,
     refuse_pickling,
     refuse_transport,
@@ -94,10 +95,14 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             if "transport" not in kwargs:
                 kwargs["credentials"] = AnonymousCredentials()
         make_channel = None
-        if hedging_settings is not None and hedging_settings.second_connection:
+        if hedging_settings is not None:
             make_channel = second_channel(
-                kwargs, PublisherGrpcAsyncIOTransport, grpc.aio.insecure_channel
+                kwargs,
+                PublisherGrpcAsyncIOTransport,
+                grpc.aio.insecure_channel,
+                hedging_settings.hedge_endpoint,
             )
+            refuse_endpoint(hedging_settings, make_channel)
         super().__init__(**kwargs)
         self._hedging_settings = hedging_settings
         self._closed = False
@@ -113,6 +118,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             make_channel,
             self._loop,
             with_telemetry=hedging_settings is not None,
+            settings=hedging_settings,
         )
         self._sender = Sender(
             hedging=hedging_settings,
