@@ -148,6 +148,18 @@ def test_a_message_is_what_protobuf_makes_of_it(data: bytes, attributes: dict[st
         )
 
 
+def test_what_does_not_fit_keeps_its_order() -> None:
+    """Four messages come at once, of which one fits beside that which opened the batch."""
+    publisher = Publisher(BatchSettings(max_bytes=len(topic_field(TOPIC)) + 250))
+    publisher.publish(*(message(b"%d" % number * 100) for number in range(6)))
+    batches = [request(batch).messages for batch in publisher.flush()]
+    assert [[one.data[:1] for one in messages] for messages in batches] == [
+        [b"0", b"1"],
+        [b"2", b"3"],
+        [b"4", b"5"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("value", "written"),
     [
