@@ -115,7 +115,7 @@ def official(session: nox.Session) -> None:
 def mutants(session: nox.Session) -> None:
     """Change the core in small ways, each of which a unit test has to notice: tests/mutants.md.
 
-    Takes twenty minutes; with arguments less: ``nox -s mutants -- '*.connections.*'``.
+    Takes fifteen minutes; with arguments less: ``nox -s mutants -- '*.connections.*'``.
     """
     install(session, "mutants", DISTRIBUTION)
     shutil.rmtree("mutants", ignore_errors=True)  # what is kept there knows nothing of new tests

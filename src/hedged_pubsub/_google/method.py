@@ -102,6 +102,7 @@ def encode_telemetry(attempt: int, publish_start_time: float | None = None) -> s
         seconds = int(publish_start_time)
         nanos = int((publish_start_time - seconds) * 1e9)
         timestamp: bytes = Timestamp(seconds=seconds, nanos=nanos).SerializeToString()
-        operation += _MESSAGE_2 + varint(len(timestamp)) + timestamp
-    telemetry = _MESSAGE_1 + varint(len(operation)) + operation
+        operation += _MESSAGE_2 + bytes((len(timestamp),)) + timestamp
+    # Lengths below 128 are one byte, and these are below 30.
+    telemetry = _MESSAGE_1 + bytes((len(operation),)) + operation
     return binascii.b2a_base64(telemetry, newline=False).decode("ascii")

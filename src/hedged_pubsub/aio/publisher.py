@@ -236,10 +236,13 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             self._loop.call_soon(setattr, self, "_turn_ends", None)
         elif self._loop.time() >= self._turn_ends:
             await asyncio.sleep(0)
-        await self._pass_flow_control(future, size)
+        if self._tracing or self._flow_control.counts:
+            await self._pass_flow_control(future, size)
         try:
-            messages.check_size(topic, len(future.prefix) + len(future.body))
-            self._check_usable()  # again: it may have been closed while flow control held this task
+            if size > 0x10000:  # few bytes beside the service's limit, which others may reach
+                messages.check_size(topic, len(future.prefix) + len(future.body))
+            if self._closed:  # meanwhile, while flow control or others held this task
+                self._check_usable()
             if future.tracing is not None:
                 future.tracing.batched()
         except BaseException as error:

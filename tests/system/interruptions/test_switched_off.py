@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -47,7 +48,9 @@ def transport() -> Iterator[PublisherGrpcTransport]:
     """Make a transport whose requests are never sent."""
     with grpc.insecure_channel("127.0.0.1:1") as channel:
         yield PublisherGrpcTransport(channel=channel)
-    # A thread whose ``start()`` was interrupted too early counts as starting for ever.
+    # A thread whose ``start()`` was interrupted too early counts as starting for ever; one that has
+    # been started is about to run, and would fail if it found that it does not count as starting.
+    time.sleep(0.5)
     threading._limbo.clear()  # type: ignore[attr-defined]
 
 
