@@ -150,13 +150,15 @@ def _arrows(state: State, to: State, labels: list[tuple[str, str]]) -> str:
             y = target.bottom - 6
             lines.append(_line(f"M{source.middle} {source.bottom} V{y} H{target.left}"))
             lines.append(_label(source.middle + 10, y - 6, "start", step, rule))
-        elif (state, to) in _VERTICAL and len(labels) == 1:
+        elif (state, to) in _VERTICAL:
             x, anchor = _VERTICAL[state, to]
             down = source.top < target.top
             start, end = (source.bottom, target.top) if down else (source.top, target.bottom)
-            lines.append(_line(f"M{x} {start} V{end}"))
+            if number == 1:  # one arrow for all that lead there
+                lines.append(_line(f"M{x} {start} V{end}"))
             offset = -9 if anchor == "end" else 9
-            lines.append(_label(x + offset, (start + end) // 2 + 4, anchor, step, rule))
+            y = (start + end) // 2 + 4 + 8 * (2 * number - 1 - len(labels))
+            lines.append(_label(x + offset, y, anchor, step, rule))
         else:
             raise ValueError(f"give a way from {state} to {to}, for {len(labels)} transitions")
     return _lines(lines)

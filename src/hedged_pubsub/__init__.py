@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hedged_pubsub._core.histogram import LatencyPercentiles
     from hedged_pubsub._core.settings import HedgingSettings
     from hedged_pubsub._core.stats import HedgingStats
+    from hedged_pubsub._sigterm import flush_on_sigterm
     from hedged_pubsub._sync.publisher import HedgedPublisher
     from hedged_pubsub.aio.publisher import AsyncHedgedPublisher
 
@@ -27,6 +28,7 @@ __all__ = [
     "HedgingStats",
     "LatencyPercentiles",
     "__version__",
+    "flush_on_sigterm",
 ]
 
 
@@ -37,6 +39,7 @@ _MODULES = {
     "HedgingStats": "_core.stats",
     "HedgedPublisher": "_sync.publisher",
     "AsyncHedgedPublisher": "aio.publisher",
+    "flush_on_sigterm": "_sigterm",
 }
 
 

@@ -64,7 +64,7 @@ class Page:
         return {
             sample.name: sample.value
             for sample in self.samples()
-            if sample.labels["messaging_destination_name"] == topic.rpartition("/")[2]
+            if sample.labels.get("messaging_destination_name") == topic.rpartition("/")[2]
             and sample.name.startswith("hedged_pubsub")
         }
 

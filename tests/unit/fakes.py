@@ -91,6 +91,7 @@ class FakePolicy:
 
     every_timeout = None
     has_constant_timeout = True
+    asks_user = True
 
     def __init__(self, total_timeout: float, backoffs: tuple[float, ...]) -> None:
         self.total_timeout = total_timeout
@@ -237,7 +238,9 @@ class FakeRpc(PublishRpc):
             cast("Any", None), make_channel, time, Inline(time, time.clock), time.clock
         )
 
-    def _connect(self, channel: FakeChannel) -> bool:
+    def _connect(self, channel: FakeChannel | None) -> bool:
+        if channel is None:  # the client's
+            return True
         channel.connects.append(self._clock())
         return channel.is_ready
 

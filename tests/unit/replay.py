@@ -110,7 +110,7 @@ def replay(
     starts = commits or [number / 20 for number in range(len(latencies))]
     runs: Runs[batching.Batch] = Runs(settings)
     topic = runs.topics["topic"] = TopicState("topic", settings, hedged=True, durations=None)
-    topic.bucket = bucket or full_bucket(settings)
+    topic.budget.bucket = bucket or full_bucket(settings)
 
     def answer(number: int, start: Start) -> tuple[float, Event]:
         if start.timeout is None:

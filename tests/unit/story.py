@@ -102,6 +102,9 @@ class Scenario:
             "batches_failed": sum(word[0] == "fail" for word in words),
             "attempts": len(starts),
             "attempts_cancelled": sum(word[0] == "cancel" for word in words),
+            "hedges_due": len(starts)
+            - starts.count("0")
+            + sum(word[0] == "suppressed" for word in words),
             "hedges_sent": len(starts) - starts.count("0"),
             "hedges_won": sum(word[0] == "resolve" and word[1] != "0" for word in words),
             "hedges_suppressed": sum(word[0] == "suppressed" for word in words),
@@ -143,12 +146,15 @@ R2 an answer just before the hedge timer is due
 R2 hedges go out one delay after another, and each is numbered
     tokens 5 3.1: ok 9, ok 9, ok 0.5
     0 start 0; 1 start 1 for 10 s; 2 start 2 for 10 s; 2.5 cancel 0, cancel 1, resolve 2
-R3 no hedge while the original is backing off, and no token for it
-    tokens 5 5.1, backoffs 0.5: transient 0.9, ok 0.05
-    0 start 0; 1.4 start 0; 1.45 resolve 0
+R3 a probe while the original is backing off
+    tokens 5 4.1, backoffs 5: transient 0.9, ok 0.05
+    0 start 0; 1 start 1 for 10 s; 1.05 resolve 1
+R3 no token for a probe
+    tokens 0 0.1, backoffs 0.5: transient 0.9, ok 0.05
+    0 start 0; 1 suppressed; 1.4 start 0; 1.45 resolve 0
 R3 the hedge timer goes on after a backoff and hedges the resent original
-    tokens 5 4.1, backoffs 0.5: transient 0.9, never, ok 0.1
-    0 start 0; 1.4 start 0; 2 start 1 for 10 s; 2.1 cancel 0, resolve 1
+    tokens 5 4.1, backoffs 0.5: transient 0.3, never, ok 0.3
+    0 start 0; 0.8 start 0; 1 start 1 for 10 s; 1.3 cancel 0, resolve 1
 R3 a hedge in flight is hedged although the original is backing off
     tokens 5 3.1, backoffs 9: transient 1.5, never, ok 0.1
     0 start 0; 1 start 1 for 10 s; 2 start 2 for 10 s; 2.1 cancel 1, resolve 2
@@ -205,7 +211,7 @@ R6 no retry and no hedge in flight: fail
     0 start 0; 0.3 fail Transient
 R6 the retry timeout ends the batch, with no wait beyond it
     tokens 0 0, backoffs 0.5 2, timeout 3: transient 0.5, transient 0.5
-    0 start 0; 1 start 0; 1.5 fail Transient retry timed out
+    0 start 0; 1 suppressed, start 0; 1.5 fail Transient retry timed out
 R6 the retry timeout is reached, a hedge in flight: wait for it
     tokens 1 0.1, backoffs 9, timeout 3: transient 1.5, ok 1
     0 start 0; 1 start 1 for 2 s; 2 suppressed, resolve 1

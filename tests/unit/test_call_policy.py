@@ -192,10 +192,98 @@ def test_equal_arguments_have_one_policy() -> None:
     assert other is made.get(_DEFAULT, float("5"))  # another object
     assert (other.rpc_timeout, other.total_timeout) == (5.0, 600.0)
     counts = []
-    for _ in range(100):
-        made.get(Retry(timeout=9), _DEFAULT)
+    for timeout in range(2, 102):
+        made.get(Retry(timeout=timeout), _DEFAULT)
         counts.append(len(made._made))
     assert max(counts) == 64
+
+
+class Listener:
+    """Has methods to be told of errors."""
+
+    def on_error(self, error: Exception) -> None:
+        """Do nothing."""
+
+    def on_other_error(self, error: Exception) -> None:
+        """Do nothing, either."""
+
+
+_LISTENER = Listener()
+_TOLD: list[Exception] = []
+
+
+@pytest.mark.parametrize("retry_class", [Retry, AsyncRetry])
+def test_retries_that_say_the_same_share_a_policy(retry_class: Any) -> None:
+    """Some programs make a new one for each publish; each would be a batch of its own."""
+    get = policies(asynchronous=True).get
+    usual: dict[str, Any] = {
+        "predicate": _TRANSIENT,
+        "initial": 0.5,
+        "timeout": 9,
+        "on_error": _LISTENER.on_error,
+    }
+    policy = get(retry_class(**usual), 5.0)
+    same = if_exception_type(exceptions.ServiceUnavailable)
+    assert policy is get(retry_class(**usual), 5.0)
+    assert policy is get(retry_class(**usual | {"predicate": same}), 5.0)
+    assert policy is get(retry_class(**usual | {"timeout": 3}).with_timeout(9), 5.0)
+    others: list[dict[str, Any]] = [
+        *({"predicate": lambda _: True}, {"predicate": if_exception_type(KeyError)}),
+        *({"initial": 0.6}, {"maximum": 7}, {"multiplier": 3}, {"timeout": None}),
+        *({"on_error": Listener().on_error}, {"on_error": _LISTENER.on_other_error}),
+        {"on_error": None},
+    ]
+    made = {policy, *(get(retry_class(**usual | other), 5.0) for other in others)}
+    assert len(made) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        TruncatedExponentialBackoff,
+        lambda: TruncatedExponentialBackoff(retry_too_many_requests=True),
+        lambda: TruncatedExponentialBackoff().with_predicate(if_exception_type(KeyError)),
+        lambda: Retry(on_error=_TOLD.append),
+        lambda: type("Mine", (Retry,), {})(),
+    ],
+)
+def test_a_strategy_of_ours_is_told_apart_in_the_same_way(make: Any) -> None:
+    """So is one whose functions are made anew each time; a subclass is not its base."""
+    made = policies()
+    one, two = make(), make()
+    assert (made.get(one, 5.0) is made.get(two, 5.0)) == (type(one) is type(two))
+    assert made.get(one, 5.0) is not made.get(Retry(), 5.0)
+
+
+@pytest.mark.parametrize(
+    "timeout_class", [ConstantTimeout, TimeToDeadlineTimeout, ExponentialTimeout]
+)
+def test_timeouts_that_say_the_same_share_a_policy(timeout_class: Any) -> None:
+    """As for retries."""
+    get = policies().get
+    assert get(_DEFAULT, timeout_class(5)) is get(_DEFAULT, timeout_class(5))
+    assert get(_DEFAULT, timeout_class(5)) is not get(_DEFAULT, timeout_class(6))
+
+
+def test_a_retry_with_a_loop_of_its_own_is_refused() -> None:
+    """It would not be called, and what it does beside its attributes would not be done."""
+
+    class Own(Retry):
+        def __call__(self, func: Any, on_error: Any = None) -> Any:
+            return func
+
+    for make in (lambda: policies(retry=Own()), lambda: policies().get(Own(), _DEFAULT)):
+        with pytest.raises(TypeError, match="retry must not have a __call__ of its own, as Own"):
+            make()
+
+
+@pytest.mark.parametrize("huge", [math.inf, 1e300, 1e9])
+def test_a_huge_timeout_is_no_limit(huge: float) -> None:
+    """What no clock can count to would fail each batch."""
+    for timeout in (huge, ConstantTimeout(huge), TimeToDeadlineTimeout(huge)):
+        made = policies().get(Retry(timeout=huge), timeout)
+        assert (made.rpc_timeout, made.total_timeout) == (math.inf, math.inf)
+        assert made.start_call().next_timeout() is None
 
 
 def test_a_timeout_that_equals_another_is_not_taken_for_it() -> None:

@@ -33,6 +33,11 @@ DIFFERENCES = {
         attributes_called_retry_and_timeout test_arguments_that_end_a_publish""",
     "messages with different `retry=` or `timeout=`": """
         two_timeouts_in_one_batch test_policies_never_share_a_batch""",
+    "after an outage": "test_r16_proof_ends_the_backoff test_outage test_r17_back_within_a_second",
+    "a connection that is lost": "test_r17_lost_connections_cost_no_backoff",
+    "messages that fail, with nobody": """
+        test_a_failed_batch_that_nobody_asks_for test_nothing_can_be_connected""",
+    "an access token": "test_r14_a_token_that_takes_its_time test_one_refresh_for_all_requests",
     "a request that gRPC refuses for its size": "test_a_server_with_a_size_limit_of_its_own",
     "° the end of the `with` block": """
         test_the_with_block_leaves_nothing_behind

@@ -22,27 +22,30 @@ from hedged_pubsub._core.events import (
     Event,
     Fail,
     Failed,
+    Resend,
     Resolve,
     Start,
     Succeeded,
     Woke,
 )
-from hedged_pubsub._core.token_bucket import TokenBucket
+from hedged_pubsub._core.hedge_budget import AFTER_LATENESS, HedgeBudget
+from hedged_pubsub._core.settings import HedgingSettings
+from hedged_pubsub._core.waiting import Waiting
 
 from .story import SCENARIOS, Transient, play
 
 
-def full_bucket(tokens: int = 5) -> TokenBucket:
-    """Make a bucket of ten that holds ``tokens``."""
-    bucket = TokenBucket(10, 0.1)
-    for _ in range(tokens * 10):
-        bucket.refill()
-    return bucket
+def new_engine(tokens: int = 5, total_timeout: float = 600.0) -> AttemptEngine:
+    """Make an engine whose topic has so many tokens of ten."""
+    budget = HedgeBudget(HedgingSettings(max_tokens=10, initial_tokens=tokens))
+    return AttemptEngine(
+        hedge_delay=1.0, budget=budget, waiting=Waiting(), total_timeout=total_timeout
+    )
 
 
 def engine_in_flight(tokens: int = 5, total_timeout: float = 600.0) -> AttemptEngine:
     """Make an engine whose original went out at 0.0."""
-    engine = AttemptEngine(hedge_delay=1.0, bucket=full_bucket(tokens), total_timeout=total_timeout)
+    engine = new_engine(tokens, total_timeout)
     engine.handle(Committed(), 0.0)
     return engine
 
@@ -53,7 +56,7 @@ def test_a_timer_past_the_deadline_ends_hedging_and_keeps_the_token(at: float) -
     engine = engine_in_flight(tokens=3, total_timeout=3.0)
     assert engine.handle(Woke(), at) == []
     assert engine.next_wakeup is None
-    assert engine._bucket.tokens == 3.0
+    assert engine._budget.bucket.tokens == 3.0
 
 
 @pytest.mark.parametrize(
@@ -104,8 +107,12 @@ def test_timers_that_are_due_at_once_run_in_their_order() -> None:
     """
     engine = engine_in_flight()
     engine.handle(Failed(ORIGINAL, Transient(), transient=True, backoff=0.5), 0.1)
-    assert engine.handle(Woke(), 5.0) == [Start(ORIGINAL), Start(1, timeout=MAX_HEDGE_TIMEOUT)]
-    assert engine.next_wakeup == 6.0
+    assert engine.handle(Woke(), 1.0) == [Start(ORIGINAL), Start(1, timeout=MAX_HEDGE_TIMEOUT)]
+    assert engine.next_wakeup == 2.0
+    engine = engine_in_flight()
+    engine.handle(Failed(ORIGINAL, Transient(), transient=True, backoff=0.5), 0.1)
+    assert engine.handle(Woke(), 5.0) == [Start(ORIGINAL)], "R13"
+    assert engine.next_wakeup == 5.0 + AFTER_LATENESS
 
 
 def test_a_decided_batch_is_told_nothing() -> None:
@@ -117,7 +124,7 @@ def test_a_decided_batch_is_told_nothing() -> None:
     for late in (Succeeded(1), failed, Woke(), Abandoned(ValueError())):
         assert engine.handle(late, 1.6) == []
         assert engine.next_wakeup is None
-        assert engine._bucket.tokens == 4.1
+        assert engine._budget.bucket.tokens == 4.1
 
 
 def test_abandoning_ends_a_batch_in_every_state() -> None:
@@ -130,13 +137,23 @@ def test_abandoning_ends_a_batch_in_every_state() -> None:
         State.HEDGES_ONLY: ([Committed(), Woke(), Failed(0, defect, transient=True)], [1]),
     }
     for state, (history, in_flight) in histories.items():
-        engine = AttemptEngine(hedge_delay=1.0, bucket=full_bucket(), total_timeout=600.0)
+        engine = new_engine()
         for now, event in enumerate(history):
             engine.handle(event, now)
         assert engine.state is state
         assert engine.handle(Abandoned(defect), 2.0) == [*map(Cancel, in_flight), Fail(defect)]
         assert engine.decided
         assert engine.next_wakeup is None
+
+
+def test_proof_lets_an_original_go() -> None:
+    """R16: another batch was stored; nothing is left of the backoff."""
+    engine, other = engine_in_flight(), engine_in_flight()
+    other._waiting = engine._waiting
+    engine.handle(Failed(ORIGINAL, Transient(), transient=True, backoff=25.0), 0.1)
+    assert other.handle(Succeeded(ORIGINAL), 0.2) == [Resend(engine), Resolve(ORIGINAL)]
+    assert engine.state is State.ORIGINAL_IN_FLIGHT
+    assert engine.next_wakeup == 1.0
 
 
 @pytest.mark.parametrize(
@@ -161,7 +178,7 @@ def test_an_illegal_event_changes_nothing_and_says_so(event: Event, named: str) 
 
 def test_a_batch_that_is_not_committed_has_no_attempt_to_end() -> None:
     """Nothing can be answered before the original was sent."""
-    engine = AttemptEngine(hedge_delay=1.0, bucket=full_bucket(), total_timeout=600.0)
+    engine = new_engine()
     assert (engine.next_wakeup, engine.winner, engine.original_latency) == (None, None, None)
     assert engine.in_flight == engine.losers == ()
     with pytest.raises(IllegalEventError, match="new"):
@@ -183,4 +200,5 @@ def test_the_scenarios_use_every_transition(monkeypatch: pytest.MonkeyPatch) -> 
     for scenario in SCENARIOS:
         play(scenario)
     test_abandoning_ends_a_batch_in_every_state()
+    test_proof_lets_an_original_go()
     assert taken >= set(TRANSITIONS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import logging
+import time
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,16 @@ from hedged_pubsub._core.events import ORIGINAL, Call, Event, Failed, Order, Suc
 from hedged_pubsub._core.runs import WOKE, Runs
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.stats import COUNTS
-from hedged_pubsub._google.metrics import COUNTERS, DURATION, TOKENS, Metrics
+from hedged_pubsub._google.metrics import (
+    BLOCKED,
+    COUNTERS,
+    DELAY,
+    DURATION,
+    OLDEST,
+    TOKENS,
+    WAITING,
+    Metrics,
+)
 
 from .fakes import refuse
 
@@ -223,3 +233,30 @@ def test_a_forked_child_starts_with_zero(collected: Collected, publisher: Publis
     assert collected.metric(DURATION) is None
     publisher.publish(ORDERS)
     assert collected.values(BATCHES) == {"orders": 1}
+
+
+def test_what_waits_is_a_gauge(collected: Collected) -> None:
+    """Messages by topic and the oldest of them, publishes that are blocked, and the hedge delay."""
+
+    class Waits:
+        def __init__(self) -> None:
+            self.undecided: set[Any] = set()
+            self.blocked = 3
+
+    publisher, waits = Publisher(collected.metrics), Waits()
+    collected.metrics.watch(waits, {}, waits)
+    publisher.publish(ORDERS)
+    for topic, count, age in ((ORDERS, 2, 5.0), (ORDERS, 1, 60.0), (BILLS, 4, 0.0)):
+        batch = Batch(topic, 600.0, has_extras=False)
+        batch.count, batch.publish_start_time = count, time.time() - age
+        waits.undecided.add(batch)
+    waits.undecided.add(Batch(BILLS, 600.0, has_extras=False))
+    assert collected.values(WAITING) == {"orders": 3, "bills": 4}
+    ages = collected.values(OLDEST)
+    assert ages == {"orders": pytest.approx(60, abs=30), "bills": pytest.approx(0, abs=30)}
+    assert collected.values(DELAY) == {"orders": 1.0}
+    (point,) = collected.metric(BLOCKED).data.data_points
+    assert point.value == 3
+    del waits, point
+    gc.collect()
+    assert collected.values(WAITING) == {"orders": 0}

@@ -50,10 +50,25 @@ def test_publish_defaults(transport: PublisherGrpcTransport) -> None:
     retry, timeout = official.publish_defaults(transport)
     assert retry is not None
     assert timeout == 60
-    assert retry._timeout == 600
+    assert retry._timeout == official.TOTAL_TIMEOUT
     assert retry._predicate(exceptions.ServiceUnavailable("down"))
     assert retry._predicate(exceptions.Cancelled("by the server"))
     assert not retry._predicate(exceptions.PermissionDenied("no"))
+
+
+def test_the_asyncio_publisher_has_the_same_defaults() -> None:
+    """Though the generated asyncio client retries for a minute only; the rest of it is its own."""
+
+    async def main() -> tuple[Any, object]:
+        transport = PublisherAsyncTransport(channel=grpc.aio.insecure_channel("127.0.0.1:1"))
+        try:
+            return official.publish_defaults(transport)
+        finally:
+            await transport.close()
+
+    retry, timeout = asyncio.run(main())
+    assert (retry._timeout, timeout) == (official.TOTAL_TIMEOUT, 60)
+    assert retry._predicate(exceptions.ServiceUnavailable("down"))
 
 
 def test_call_arguments(transport: PublisherGrpcTransport) -> None:
@@ -131,8 +146,8 @@ KINDS: Any = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("by", ["default", "name", "class"])
-def test_it_differs_in_one_option(kind: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Host, credentials, scopes, quota project and options are the client's.
+def test_it_differs_in_two_options(kind: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host, credentials, scopes, quota project and most options are the client's.
 
     With mutual TLS, so is the certificate that the client worked out.
     """
@@ -172,7 +187,11 @@ def test_it_differs_in_one_option(kind: str, by: str, monkeypatch: pytest.Monkey
     asyncio.run(main())
     (first_args, first), (second_args, second) = made
     assert second_args == first_args
-    assert second.pop("options") == [*first.pop("options"), LOCAL_POOL]
+    own, clients = dict(second.pop("options")), dict(first.pop("options"))
+    assert own.pop(LOCAL_POOL[0]) == LOCAL_POOL[1]
+    assert own == clients | {"grpc.min_reconnect_backoff_ms": 1000}
+    assert clients["grpc.max_reconnect_backoff_ms"] == 1000
+    assert second["credentials"] is first["credentials"], "or each would fetch a token"
     assert second == first
     assert first_args[0] == "pubsub.example.org:8443"
     assert first["quota_project_id"] == "payer"

@@ -29,6 +29,7 @@ from hedged_pubsub._core.events import (
     Succeeded,
     Suppressed,
     WakeAt,
+    Woke,
 )
 from hedged_pubsub._core.hedge_delay import HedgeDelay
 from hedged_pubsub._core.hedge_log import HedgeEnded
@@ -137,6 +138,8 @@ def test_an_original_that_lost_counts_as_one_of_the_slower_ones() -> None:
     runs = make_runs(1, hedge_delay=HedgeDelay.percentile(0.9))  # ten that took no time
     for seconds in (*[0.0] * 8, 3.0):
         batch, _ = commit(runs)
+        for second in range(1, int(seconds)):
+            runs.handle(batch, Woke(shares_wait=True), second)
         runs.handle(batch, Succeeded(ORIGINAL), seconds)
     hedged = commit_hedged(runs)
     runs.handle(hedged, Succeeded(1), 1.5)

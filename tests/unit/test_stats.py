@@ -63,7 +63,7 @@ def test_topics_and_their_total(bench: Threads) -> None:
         assert getattr(total, count) == pytest.approx(sum(parts))
     assert (total.hedges_won, total.possible_duplicates, total.result_latency.count) == (2, 2, 23)
     assert total.by_topic["other"].hedges_suppressed == 3, "what one earned, another cannot spend"
-    assert bench.stats("never seen") == HedgingStats()
+    assert bench.stats("projects/p/topics/new") == HedgingStats()
 
 
 def test_every_count_is_a_number_of_the_snapshot() -> None:

@@ -6,7 +6,9 @@ channel is stuck with the original; so hedges have a connection of their own.
 The rules. There is the client's own channel, and beside it at most two that the publisher opened.
 
 * C1: originals are sent on the client's channel, hedges on another one, which is opened when the
-  first batch goes out. Until it is connected, hedges are sent where the originals are.
+  first batch goes out. Until it is connected, hedges are sent where the originals are. So is every
+  second hedge of a batch, for it may be the hedges' own connection that is stuck, unless that has
+  an endpoint of its own.
 * C2: a connection *loses* a batch to a hedge on another connection that decided it. It *answers*
   with a success or an error of the server. Nothing else counts: an attempt that is cancelled or
   times out says nothing about its connection.
@@ -20,6 +22,10 @@ The rules. There is the client's own channel, and beside it at most two that the
   client's channel.
 * C6: while batches are sent, a connection that was closed, for instance by a server because it was
   idle, is connected again, so that no hedge waits for that.
+* C7: where the originals' connection is not connected and that of the hedges is, originals *fail
+  over* to it when one is sent again after UNAVAILABLE, or its hedge timer is due (R17). They go
+  home once their own connection is connected again. While that of the hedges is not connected,
+  hedges are sent where the originals are.
 """
 
 from __future__ import annotations
@@ -97,6 +103,8 @@ class Connections(Generic[Method]):
     Whoever owns it sees to it that one thread at a time is in here, but for ``of``.
 
     Attributes:
+        has_endpoint: Whether hedges have an endpoint of their own.
+        home: The originals' own connection while they are sent elsewhere until it is back.
         own: The connections that the publisher opened and has not closed.
         opening: The one of them that is not connected yet.
         check_at: When ``begin_check`` is due, in monotonic seconds.
@@ -107,15 +115,21 @@ class Connections(Generic[Method]):
         "_clients",
         "_closed",
         "_hedges",
+        "_home_was_down",
         "_originals",
         "check_at",
+        "has_endpoint",
+        "home",
         "opening",
         "own",
     )
 
-    def __init__(self, method: Method, *, can_open: bool) -> None:
+    def __init__(self, method: Method, *, can_open: bool, has_endpoint: bool = False) -> None:
         self._clients = self._originals = self._hedges = Connection(method, own=False)
         self._can_open = can_open
+        self.has_endpoint = has_endpoint
+        self.home: Connection[Method] | None = None
+        self._home_was_down = False
         self._closed = False
         self.opening: Connection[Method] | None = None
         self.own: list[Connection[Method]] = []
@@ -135,7 +149,20 @@ class Connections(Generic[Method]):
 
     def uses(self, connection: Connection[Method]) -> bool:
         """Tell whether attempts may still be sent on a connection."""
-        return connection in (self._originals, self._hedges, self.opening)
+        return connection in (self._originals, self._hedges, self.opening, self.home)
+
+    def fail_over(self) -> None:
+        """Send originals on the hedges' connection, which alone is connected (C7)."""
+        if self._originals is not self._hedges:
+            self.home, self._home_was_down = self._originals, True
+            self._originals = self._hedges
+
+    def check_home(self, *, is_ready: bool) -> None:
+        """Send originals on their own connection once it is connected again (C7)."""
+        if not is_ready:
+            self._home_was_down = True
+        elif self.home is not None and self._home_was_down:
+            self._originals, self.home = self.home, None
 
     def begin_check(self) -> Todo | None:
         """Tell what to do once ``check_at`` has passed; ``None`` if another thread was faster."""
@@ -155,6 +182,10 @@ class Connections(Generic[Method]):
             return False
         if loser is not self._originals or self._hedges is loser:
             return False
+        if self.has_endpoint and not loser.own:
+            self.home, self._home_was_down = loser, False
+        else:
+            self.home = None
         self._originals = self._hedges
         self._originals.answered()
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 ORIGINAL = 0
 """The number of the original attempt; hedges are 1, 2, …"""
@@ -20,7 +20,19 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Woke:
-    """The clock may have reached ``next_wakeup``. An early or late call does no harm."""
+    """The clock may have reached ``next_wakeup``. An early or late call does no harm.
+
+    Attributes:
+        shares_wait: Whether a hedge sent now would wait for what the original may be waiting for,
+            too: a connection, or a token (R14).
+    """
+
+    shares_wait: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """The original is backing off and is to be sent again now, for others are answered (R16)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +53,22 @@ class Failed:
             ``None`` if the retry policy does not allow that whatever the time.
         transient: Only asked about the original: whether the retry policy calls the error
             transient. An error that is not fails the batch at once.
+        retry_after: Seconds that the service asked to wait, by RetryInfo, or ``None``.
+        exhausted: Whether the service said RESOURCE_EXHAUSTED.
+        unsent: Only asked about the original: whether it was never sent, because nothing could be
+            connected.
+        connection_lost: Only asked about the original: whether it may be sent again at once, for
+            its connection was lost and another one may be used.
     """
 
     attempt: int
     error: BaseException
     transient: bool = False
     backoff: float | None = None
+    retry_after: float | None = None
+    exhausted: bool = False
+    unsent: bool = False
+    connection_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +78,7 @@ class Abandoned:
     error: BaseException
 
 
-Event = Committed | Woke | Succeeded | Failed | Abandoned
+Event = Committed | Woke | LetGo | Succeeded | Failed | Abandoned
 
 
 # --- Commands: what the driver is to do, in this order.
@@ -89,6 +111,22 @@ class Suppressed:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldBack:
+    """A hedge was due, and its token was taken; it is not sent, because we only observe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """Send the original of another batch, which was let go (R16).
+
+    Attributes:
+        run: The engine of that batch.
+    """
+
+    run: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Resolve:
     """The batch is stored: this attempt's answer is the result."""
 
@@ -109,7 +147,7 @@ class Fail:
     retry_timed_out: bool = False
 
 
-Command = Start | Cancel | Suppressed | Resolve | Fail
+Command = Start | Cancel | Suppressed | HeldBack | Resend | Resolve | Fail
 
 
 # --- What the runs of a publisher add to the commands of an engine: see `runs`.
@@ -135,3 +173,4 @@ Order = Command | WakeAt | Call
 ORIGINAL_SUCCEEDED: Final = Succeeded(ORIGINAL)
 START_ORIGINAL: Final = Start(ORIGINAL)
 RESOLVE_ORIGINAL: Final = Resolve(ORIGINAL)
+LET_GO: Final = LetGo()

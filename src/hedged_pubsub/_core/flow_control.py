@@ -122,6 +122,14 @@ class FlowControl:
         """How many bytes are counted."""
         return self._bytes
 
+    @property
+    def waiting(self) -> int:
+        """About how many messages wait, on a thread that others do not wait for."""
+        count, permit = 0, self._waiting._next
+        while permit is not self._waiting and permit is not _NONE:  # it has left meanwhile
+            count, permit = count + 1, permit._next
+        return count
+
     def admit(self, permit: Permit) -> bool:
         """Count a new message and return True, unless others wait or it would exceed a limit.
 

@@ -66,6 +66,26 @@ class CannotHelp:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NotConnected:
+    """Nothing can be connected: for how many seconds, and what gRPC says."""
+
+    topic: str
+    seconds: float
+    error: BaseException
+
+    def write(self) -> None:
+        """Write the line; the topic is an attribute of the log record, too."""
+        log.write(
+            logging.WARNING,
+            "nothing can be connected for %.0f s; messages on %s wait: %s",
+            self.seconds,
+            log.printable(self.topic),
+            self.error,
+            extra={"topic": self.topic},
+        )
+
+
 def is_wanted() -> bool:
     """Tell whether lines about single hedges are written; asked only when one is sent."""
     return log.LOGGER.isEnabledFor(logging.DEBUG)

@@ -22,6 +22,9 @@ for what the service does. A short outage is what the bucket is meant to outlast
 MANY_LOSERS: Final = 20
 """Hedges in a row that lost. Where one hedge in five wins, that many lose once in a hundred."""
 
+LONG_UNCONNECTED: Final = 5.0
+"""Seconds without a connection after which somebody should know. A restart takes less."""
+
 QUIET: Final = 600.0
 """Seconds between two warnings about a topic: enough to be seen, and not to fill the log."""
 
@@ -35,13 +38,18 @@ class HedgeWarnings:
         "_losers",
         "_quiet_until",
         "_settings",
+        "_stored",
+        "_unsent_quiet_until",
+        "_unsent_since",
         "_without_token_since",
     )
 
     def __init__(self, settings: HedgingSettings) -> None:
         self._settings = settings
         self._ever_sent = False
-        self._losers = 0
+        self._losers = self._stored = 0
+        self._unsent_since = math.inf
+        self._unsent_quiet_until = -math.inf
         self._without_token_since = self._last_suppressed = self._quiet_until = -math.inf
 
     def sent(self) -> None:
@@ -82,6 +90,19 @@ class HedgeWarnings:
             f"refill_ratio ({ratio}) pays for: raise either, or wait for the end of the outage",
             now,
         )
+
+    def unsent(self, stored: int, now: float) -> float | None:
+        """Take in that nothing could be connected, after so many batches were stored.
+
+        Return for how many seconds that has been so, if that is to be told.
+        """
+        if self._unsent_since == math.inf or stored != self._stored:
+            self._unsent_since, self._stored = now, stored
+        seconds = now - self._unsent_since
+        if seconds < LONG_UNCONNECTED or now < self._unsent_quiet_until:
+            return None
+        self._unsent_quiet_until = now + QUIET
+        return seconds
 
     def _warn(self, reason: str, now: float) -> str | None:
         if now < self._quiet_until:

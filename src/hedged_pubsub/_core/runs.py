@@ -20,6 +20,7 @@ from hedged_pubsub._core.batching import Batch
 from hedged_pubsub._core.engine import AttemptEngine, State
 from hedged_pubsub._core.events import (
     ORIGINAL,
+    START_ORIGINAL,
     Abandoned,
     Call,
     Cancel,
@@ -27,7 +28,9 @@ from hedged_pubsub._core.events import (
     Event,
     Fail,
     Failed,
+    HeldBack,
     Order,
+    Resend,
     Resolve,
     Start,
     Suppressed,
@@ -66,7 +69,12 @@ class Run(AttemptEngine):
     def __init__(
         self, topic: TopicState, number: int, hedge_delay: float | None, total_timeout: float
     ) -> None:
-        super().__init__(hedge_delay=hedge_delay, bucket=topic.bucket, total_timeout=total_timeout)
+        super().__init__(
+            hedge_delay=hedge_delay,
+            budget=topic.budget,
+            waiting=topic.waiting,
+            total_timeout=total_timeout,
+        )
         self.topic = topic
         self.number = number
         self.wake_at = math.inf
@@ -126,6 +134,8 @@ class Runs(Generic[B]):
                     topic.batch_failed(run, order, now)
                 elif isinstance(order, Suppressed):
                     topic.hedge_suppressed(now)
+                elif isinstance(order, HeldBack) or (isinstance(order, Start) and order.attempt):
+                    topic.hedges_due += 1
         except Exception as error:  # noqa: BLE001 - R8: a defect ends the batch, not the thread
             return self._give_up(batch, event, error, now)
         due = run.next_wakeup
@@ -153,12 +163,21 @@ class Runs(Generic[B]):
             Call(line),
         ]
 
+    def resend(self, batch: B) -> Sequence[Order]:
+        """Return what to do about a batch whose original was let go."""
+        run = batch.run
+        due = run.next_wakeup
+        if due is None or due == run.wake_at:
+            return [START_ORIGINAL]
+        run.wake_at = due
+        return [WakeAt(due), START_ORIGINAL]
+
     def is_wanted(self, batch: B, attempt: int, now: float, *, is_logged: bool) -> bool:
         """Tell, right before an attempt is sent, whether it still is to be; count it then."""
         run = batch.run
         if attempt not in run.in_flight:
             if attempt != ORIGINAL:
-                run.topic.bucket.put_back()  # R9: the token of a hedge that is not sent
+                run.topic.budget.bucket.put_back()  # R9: the token of a hedge that is not sent
             return False
         run.topic.attempts += 1
         if attempt != ORIGINAL:
@@ -200,6 +219,9 @@ class Hands(Protocol[_B]):
     def cancel(self, batch: _B, attempt: int) -> None:
         """Cancel the request of an attempt, if it is under way."""
 
+    def resend(self, number: int) -> None:
+        """Send the original of the batch of that number soon: it was let go."""
+
     def wake_at(self, batch: _B, when: float) -> None:
         """Tell the batch that it ``Woke``, at that monotonic second."""
 
@@ -224,6 +246,8 @@ def carry_out(orders: Sequence[Order], batch: B, hands: Hands[B], answer: object
             hands.resolve(batch, answer, order.attempt)
         elif isinstance(order, Cancel):
             hands.cancel(batch, order.attempt)
+        elif isinstance(order, Resend):
+            hands.resend(order.run.number)
         elif isinstance(order, Fail):
             hands.fail(batch, order)
         elif isinstance(order, Call):

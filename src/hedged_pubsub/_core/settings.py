@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -14,6 +15,8 @@ MIN_TOKENS: Final = 1
 MAX_TOKENS: Final = 250
 MIN_REFILL_RATIO: Final = 0.001
 MAX_REFILL_RATIO: Final = 0.2
+
+_ENDPOINT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s/:\[\]]+)(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True, init=False)
@@ -35,18 +38,34 @@ class HedgingSettings:
             ``hedge_delay``, or the bucket runs dry and the tail comes back.
         second_connection: Whether hedges are sent on a TCP connection of their own, which is what
             helps when the first one is stuck. ``False`` sends them on the same connection.
+        initial_tokens: Tokens that each topic starts with, a whole number from 0 to
+            ``max_tokens``: for functions, jobs and quiet topics, which publish too little to earn
+            one in time.
+        max_hedges: The most hedges sent for one batch, a whole number from 1. ``None``: as many as
+            tokens and the total timeout allow.
+        hedge_endpoint: Where the hedges' own connection goes, as ``host`` or ``host:port`` (443 by
+            default): for example the global endpoint where the client has a regional one. It is
+            taken as it stands, with the client's credentials and options. ``None``: where the
+            client's goes.
+        observe_only: Whether hedges are only counted: none is sent, and no second connection
+            opened. ``hedges_due`` then tells what hedging would do.
 
     The attributes are the same; ``hedge_delay`` is in seconds, or the `HedgeDelay` that was given.
 
     Raises:
         TypeError: If a value is not of the type named above; ``bool`` is not a number here.
-        ValueError: If a value is out of its range, NaN or infinite.
+        ValueError: If a value is out of its range, NaN or infinite; if ``initial_tokens`` exceeds
+            ``max_tokens``; or if there is a ``hedge_endpoint`` without a second connection.
     """
 
     hedge_delay: float | HedgeDelay = 1.0
     max_tokens: int = 50
     refill_ratio: float = 0.1
     second_connection: bool = True
+    initial_tokens: int = 0
+    max_hedges: int | None = None
+    hedge_endpoint: str | None = None
+    observe_only: bool = False
 
     def __init__(
         self,
@@ -54,6 +73,11 @@ class HedgingSettings:
         max_tokens: int = 50,
         refill_ratio: float = 0.1,
         second_connection: bool = True,
+        *,
+        initial_tokens: int = 0,
+        max_hedges: int | None = None,
+        hedge_endpoint: str | None = None,
+        observe_only: bool = False,
     ) -> None:
         # Written out, because the argument takes a timedelta and the attribute is always seconds.
         if not isinstance(hedge_delay, HedgeDelay):
@@ -61,15 +85,52 @@ class HedgingSettings:
         kind = "a whole number"
         check_number("max_tokens", max_tokens, MIN_TOKENS, MAX_TOKENS, kind=kind, types=(int,))
         check_number("refill_ratio", refill_ratio, MIN_REFILL_RATIO, MAX_REFILL_RATIO)
-        if not isinstance(second_connection, bool):
-            raise TypeError(f"second_connection must be True or False; got {second_connection!r}")
+        _check_flag("second_connection", second_connection)
+        _check_flag("observe_only", observe_only)
+        _check_whole("initial_tokens", initial_tokens, f"{kind} from 0 to max_tokens")
+        if not 0 <= initial_tokens <= max_tokens:
+            raise ValueError(
+                f"initial_tokens ({initial_tokens}) must be from 0 to max_tokens ({max_tokens})"
+            )
+        if max_hedges is not None:
+            _check_whole("max_hedges", max_hedges, f"{kind} from 1, or None")
+            if max_hedges < 1:
+                raise ValueError(f"max_hedges must be at least 1, or None; got {max_hedges!r}")
+        if hedge_endpoint is not None:
+            _check_endpoint(hedge_endpoint, second_connection=second_connection)
         object.__setattr__(self, "hedge_delay", hedge_delay)
         object.__setattr__(self, "max_tokens", max_tokens)
         object.__setattr__(self, "refill_ratio", float(refill_ratio))
         object.__setattr__(self, "second_connection", second_connection)
+        object.__setattr__(self, "initial_tokens", initial_tokens)
+        object.__setattr__(self, "max_hedges", max_hedges)
+        object.__setattr__(self, "hedge_endpoint", hedge_endpoint)
+        object.__setattr__(self, "observe_only", observe_only)
 
     @property
     def initial_hedge_delay(self) -> float:
         """The hedge delay in seconds before anything was measured; a fixed one is always that."""
         delay = self.hedge_delay
         return delay.initial if isinstance(delay, HedgeDelay) else delay
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False; got {value!r}")
+
+
+def _check_whole(name: str, value: object, kind: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be {kind}; got {value!r}")
+
+
+def _check_endpoint(endpoint: object, *, second_connection: bool) -> None:
+    if not isinstance(endpoint, str):
+        raise TypeError(f"hedge_endpoint must be 'host', 'host:port' or None; got {endpoint!r}")
+    if _ENDPOINT.fullmatch(endpoint) is None:
+        raise ValueError(f"hedge_endpoint must be 'host' or 'host:port'; got {endpoint!r}")
+    if not second_connection:
+        raise ValueError(
+            f"hedge_endpoint={endpoint!r} needs the hedges' own connection: leave "
+            "second_connection=True, or the endpoint out"
+        )

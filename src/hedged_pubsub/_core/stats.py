@@ -24,6 +24,9 @@ class HedgingStats:
         attempts: Publish requests sent: originals, their retries, and hedges.
         attempts_cancelled: Requests cancelled because another one had decided the batch. Neither
             successes nor errors.
+        hedges_due: Hedges that were wanted: those sent, those suppressed, and those that
+            ``observe_only`` held back. Not those that a wait for a connection or a token, or the
+            service's request for a pause, made pointless.
         hedges_sent: Hedges among the attempts.
         hedges_won: Batches decided by a hedge's answer.
         hedges_suppressed: Times a hedge was due and no token was left for it.
@@ -48,6 +51,7 @@ class HedgingStats:
     batches_failed: int = 0
     attempts: int = 0
     attempts_cancelled: int = 0
+    hedges_due: int = 0
     hedges_sent: int = 0
     hedges_won: int = 0
     hedges_suppressed: int = 0
@@ -72,6 +76,7 @@ class Counters:
         self.batches_failed = 0
         self.attempts = 0
         self.attempts_cancelled = 0
+        self.hedges_due = 0
         self.hedges_sent = 0
         self.hedges_won = 0
         self.hedges_suppressed = 0

@@ -10,17 +10,17 @@ _MICRO: Final = 1_000_000
 
 
 class TokenBucket:
-    """Tokens of one topic; it starts empty, so that a fresh publisher earns before it spends.
+    """Tokens of one topic. It starts with ``initial_tokens``, of which there are none by default.
 
     Without a lock: whoever drives the attempt engine serialises the calls.
     """
 
     __slots__ = ("_capacity", "_level", "_refill")
 
-    def __init__(self, max_tokens: int, refill_ratio: float) -> None:
+    def __init__(self, max_tokens: int, refill_ratio: float, initial_tokens: int = 0) -> None:
         self._capacity = max_tokens * _MICRO
         self._refill = round(refill_ratio * _MICRO)
-        self._level = 0
+        self._level = initial_tokens * _MICRO
 
     @property
     def tokens(self) -> float:

@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from hedged_pubsub._core.events import ORIGINAL, Fail, Failed
+from hedged_pubsub._core.hedge_budget import HedgeBudget
 from hedged_pubsub._core.hedge_delay import HedgeDelay, MeasuredDelay
-from hedged_pubsub._core.hedge_log import CannotHelp, HedgeEnded, HedgeOutcome
+from hedged_pubsub._core.hedge_log import CannotHelp, HedgeEnded, HedgeOutcome, NotConnected
 from hedged_pubsub._core.hedge_warnings import HedgeWarnings
 from hedged_pubsub._core.histogram import bucket_of
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.stats import Counters, HedgingStats
 from hedged_pubsub._core.token_bucket import TokenBucket
+from hedged_pubsub._core.waiting import Waiting
 
 if TYPE_CHECKING:
     from hedged_pubsub._core.runs import Run
@@ -45,7 +47,8 @@ class TopicState(Counters):
     """The bucket, the hedge delay and the numbers of one topic.
 
     Attributes:
-        bucket: The topic's token bucket.
+        budget: Decides about the topic's hedges, and has its token bucket.
+        waiting: The topic's originals that are backing off.
         hedge_delay: Seconds; that of the topic's next batch.
         calls: What is to be called soon, with no lock held.
     """
@@ -56,9 +59,10 @@ class TopicState(Counters):
         "_measured_delay",
         "_name",
         "_warnings",
-        "bucket",
+        "budget",
         "calls",
         "hedge_delay",
+        "waiting",
     )
 
     def __init__(
@@ -74,7 +78,8 @@ class TopicState(Counters):
         self._hedged = hedged
         self._durations = durations
         self._warnings = HedgeWarnings(settings)
-        self.bucket = TokenBucket(settings.max_tokens, settings.refill_ratio)
+        self.budget = HedgeBudget(settings)
+        self.waiting = Waiting(enabled=hedged and not settings.observe_only)
         delay = settings.hedge_delay
         self._measured_delay = MeasuredDelay(delay) if isinstance(delay, HedgeDelay) else None
         self.hedge_delay = settings.initial_hedge_delay
@@ -85,6 +90,11 @@ class TopicState(Counters):
         """Tokens left."""
         return self.bucket.tokens if self._hedged else 0.0
 
+    @property
+    def bucket(self) -> TokenBucket:
+        """The topic's token bucket."""
+        return self.budget.bucket
+
     def hedge_sent(self) -> None:
         """Count a hedge that is being sent."""
         self.hedges_sent += 1
@@ -92,13 +102,19 @@ class TopicState(Counters):
 
     def hedge_suppressed(self, now: float) -> None:
         """Count a hedge for which there was no token."""
+        self.hedges_due += 1
         self.hedges_suppressed += 1
         self._warn(self._warnings.suppressed(self.batches, now))
 
     def attempt_failed(self, run: Run, event: Failed, now: float) -> None:
         """Count the end of one attempt; the batch may go on."""
-        if _status_of(event.error) in _NOT_CERTAIN:
+        if _status_of(event.error) in _NOT_CERTAIN and not event.unsent:
             run.uncertain += 1
+        if event.unsent:
+            seconds = self._warnings.unsent(self.budget.stored, now)
+            if seconds is not None:
+                line = NotConnected(topic=self._name, seconds=seconds, error=event.error)
+                self.calls.append(line.write)
         if event.attempt != ORIGINAL:
             self._hedge_ended(run, event.attempt, "failed", now)
 
@@ -112,7 +128,11 @@ class TopicState(Counters):
         elif original_latency is not None:
             self.original_latency.record(original_latency)
         won = run.winner != ORIGINAL
-        if self._measured_delay is not None and original_latency is not None:
+        if (
+            self._measured_delay is not None
+            and original_latency is not None
+            and not self.budget.has_waited(run.original_sent_at, now)
+        ):
             self._measured_delay.record(original_latency, lost=won)
             self.hedge_delay = self._measured_delay.current
         # A loser that was not sent yet is no duplicate.
@@ -120,7 +140,8 @@ class TopicState(Counters):
         if run.hedges_sent:
             self.possible_duplicates += len(run.sent_at) - won
             self.hedges_won += won
-            self._warn(self._warnings.decided(run.hedges_sent, won=won, now=now))
+            if run.committed_at >= self.budget.late_at:
+                self._warn(self._warnings.decided(run.hedges_sent, won=won, now=now))
             for attempt in tuple(run.sent_at):
                 self._hedge_ended(run, attempt, "won" if attempt == run.winner else "lost", now)
         if self._durations is not None:
@@ -161,10 +182,17 @@ class TopicState(Counters):
 def snapshot(topics: Mapping[str, TopicState], topic: str | None = None) -> HedgingStats:
     """Return the numbers of one topic, all zero for an unknown one, or of all of them.
 
+    Raise ValueError for an unknown one without its project: asked for so, it is always unknown.
+
     It needs no lock: to a counter it makes no difference which batch it just misses.
     """
     if topic is not None:
         state = topics.get(topic)
+        if state is None and "/" not in topic:
+            raise ValueError(
+                f"topic must be a full name, such as projects/my-project/topics/{topic}; "
+                f"got {topic!r}: use topic_path()"
+            )
         return HedgingStats() if state is None else state.freeze(state.tokens)
     counters = {name: state.copy() for name, state in topics.items()}
     tokens = {name: state.tokens for name, state in topics.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,8 +14,9 @@ from google.cloud.pubsub_v1.publisher.exceptions import PublishError
 from hedged_pubsub._core.batching import Batch, Message
 from hedged_pubsub._core.connections import Connection
 from hedged_pubsub._core.events import ORIGINAL, Abandoned, Fail, Failed
-from hedged_pubsub._google.call_policy import CallPolicy, CallState
+from hedged_pubsub._google.call_policy import TOO_LARGE, CallPolicy, CallState
 from hedged_pubsub._google.tracing import BatchTracing
+from hedged_pubsub.retry.errors import requested_wait
 
 _NO_ANSWER: Final = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
@@ -31,6 +33,7 @@ class PublishBatch(Batch):
         "_policy",
         "connection",
         "hedges_connection",
+        "is_unavailable",
         "request",
         "timer",
         "tracing",
@@ -45,7 +48,9 @@ class PublishBatch(Batch):
         self.request: Any = None  # from the commit until it is decided
         self.tracing: BatchTracing | None = None
         self.connection: Connection[Any] | None = None  # that the original was sent on last
-        self.hedges_connection: Connection[Any] | None = None  # that a hedge was sent on last
+        # That hedge 1, 3, … was sent on last; the others are sent where originals are.
+        self.hedges_connection: Connection[Any] | None = None
+        self.is_unavailable = False  # whether its original ended so last
         self.timer: Any = None  # the driver's
 
     def add_extras(self, message: Message) -> None:
@@ -64,6 +69,12 @@ class PublishBatch(Batch):
         else:
             self._calls = {**(self._calls or {}), attempt: call}
 
+    def is_under_way(self, attempt: int, call: object) -> bool:
+        """Tell whether this request is an attempt's, and was neither cancelled nor given up."""
+        if attempt == ORIGINAL:
+            return self._original is call
+        return self._calls is not None and self._calls.get(attempt) is call
+
     def take_call(self, attempt: int) -> Any:
         """Take out the request of an attempt that has ended, or is to be cancelled."""
         if attempt == ORIGINAL:
@@ -73,6 +84,11 @@ class PublishBatch(Batch):
 
     def drop_calls(self) -> None:
         self._original = self._calls = None
+
+    @property
+    def asks_user(self) -> bool:
+        """Whether the retry policy, which ``judge`` asks, may run a user's code."""
+        return self._policy.asks_user
 
     def next_timeout(self) -> float | None:
         """Return the seconds that the next original may take; ``None`` for no limit."""
@@ -84,9 +100,13 @@ class PublishBatch(Batch):
         try:
             if self.connection is not None and _is_answer(error):
                 self.connection.answered()
-            return self._call().judge(error)
+            return _with_pushback(self._call().judge(error))
         except BaseException as defect:  # noqa: BLE001 - R8: the predicate or on_error raised
             return Abandoned(defect)
+
+    def hedge_failed(self, attempt: int, error: BaseException) -> Failed:
+        """Return what the end of a hedge is to the engine."""
+        return _with_pushback(Failed(attempt, error))
 
     def _call(self) -> CallState:
         if self._call_state is None:
@@ -126,3 +146,15 @@ def _is_answer(error: BaseException) -> bool:
         isinstance(error, exceptions.GoogleAPICallError)
         and error.grpc_status_code not in _NO_ANSWER
     )
+
+
+def _with_pushback(failed: Failed) -> Failed:
+    """Add what the service says of when to come again (R15)."""
+    error = failed.error
+    if not isinstance(error, exceptions.GoogleAPICallError):
+        return failed
+    exhausted = isinstance(error, exceptions.ResourceExhausted) and TOO_LARGE not in str(error)
+    retry_after = requested_wait(error) or None
+    if not exhausted and retry_after is None:
+        return failed
+    return dataclasses.replace(failed, exhausted=exhausted, retry_after=retry_after)

@@ -20,15 +20,18 @@ from google.cloud.pubsub_v1.publisher.exceptions import PublishError
 from google.cloud.pubsub_v1.types import PublisherOptions
 
 from hedged_pubsub._core.events import ORIGINAL, Failed
-from hedged_pubsub._google.official import backoffs, nominal_timeout
+from hedged_pubsub._google.official import backoffs, has_own_loop, key_of, nominal_timeout
 
 _DEFAULT: Final = gapic_v1.method.DEFAULT
 
-_TOO_LARGE: Final = "message larger than max"
+TOO_LARGE: Final = "message larger than max"
 """What gRPC, at either end, says of a message that it refuses for its size."""
 
 _MAX_POLICIES: Final = 64
-"""Policies to remember, in case a program makes a new ``Retry`` for every call."""
+"""Policies to remember, in case a program makes another one for every call."""
+
+_NO_LIMIT: Final = 1e9
+"""Seconds; a timeout of thirty years is none. Clocks that count nanoseconds overflow above."""
 
 
 class CallPolicy:
@@ -36,6 +39,7 @@ class CallPolicy:
 
     ``is_transient`` tells which errors are transient where ``retry`` is ``None``: those are not
     retried, but a hedge in flight is waited for. An ``asynchronous`` one takes ``AsyncRetry`` too.
+    ``asks_user`` tells whether the retry may be a user's, whose predicate may do anything.
     """
 
     def __init__(
@@ -45,7 +49,9 @@ class CallPolicy:
         *,
         is_transient: Callable[[Exception], bool],
         asynchronous: bool = False,
+        asks_user: bool = True,
     ) -> None:
+        self.asks_user = asks_user
         # An ``AsyncRetry`` says the same, but its ``on_error`` may be meant for an event loop.
         retries = (Retry, AsyncRetry) if asynchronous else (Retry,)
         if retry is not None and not isinstance(retry, retries):
@@ -53,16 +59,24 @@ class CallPolicy:
                 "retry must be a google.api_core.retry.Retry or None for no retry, and cannot be "
                 f"the name of an attribute; got {retry!r}"
             )
+        if retry is not None and has_own_loop(retry):
+            raise TypeError(
+                f"retry must not have a __call__ of its own, as {type(retry).__name__} has: it "
+                "would not be called, since its predicate, delays and timeout are used one by one; "
+                "pass a google.api_core.retry.Retry"
+            )
         self._timeout = _timeout_decorator(timeout)
         self._retry = retry
         self._is_transient = is_transient if retry is None else retry._predicate
         # The usual case, for which every batch would wrap a function to be told the same.
         self.has_constant_timeout = isinstance(self._timeout, (ConstantTimeout, NoneType))
-        self.every_timeout = nominal_timeout(self._timeout)  # if constant; None for no limit
+        self.every_timeout = _limit(
+            nominal_timeout(self._timeout)
+        )  # if constant; None for no limit
         # Of the first request, and until nothing is sent any more: the retry's. Without a retry it
         # is the request's, since that is all the time there is.
         first = self.new_timeouts()() if self.every_timeout is None else self.every_timeout
-        total = first if retry is None else retry._timeout
+        total = first if retry is None else _limit(retry._timeout)
         self.rpc_timeout = math.inf if first is None else first
         self.total_timeout = math.inf if total is None else total
 
@@ -87,7 +101,7 @@ class CallPolicy:
         # api-core wraps the RPC in a timeout, once a call, and calls the result once an attempt,
         # with the timeout as an argument. Here the RPC is a function that returns it.
         wrap: Any = self._timeout
-        timeouts: Callable[[], float | None] = wrap(lambda *, timeout=None: timeout)
+        timeouts: Callable[[], float | None] = wrap(lambda *, timeout=None: _limit(timeout))
         return timeouts
 
 
@@ -108,7 +122,7 @@ class CallState:
             # Too few message ids, with which the official client does not try again either.
             or isinstance(error, PublishError)
             # The status of an exhausted quota, but of gRPC itself, and again for every attempt.
-            or (isinstance(error, exceptions.ResourceExhausted) and _TOO_LARGE in str(error))
+            or (isinstance(error, exceptions.ResourceExhausted) and TOO_LARGE in str(error))
             or not self._policy._is_transient(error)
         ):
             return Failed(ORIGINAL, error)
@@ -137,6 +151,7 @@ class CallPolicies:
         asynchronous: bool = False,
     ) -> None:
         retry, timeout = defaults
+        self._clients_retry = retry
         self._retry = retry if options.retry is _DEFAULT else options.retry
         self._timeout = timeout if options.timeout is _DEFAULT else options.timeout
         is_transient = (lambda _: False) if retry is None else retry._predicate
@@ -146,22 +161,24 @@ class CallPolicies:
         self.default = self.get(_DEFAULT, _DEFAULT)
 
     def get(self, retry: object, timeout: object) -> CallPolicy:
-        """Return the policy for these arguments of ``publish()``, for equal ones the same one."""
+        """Return the policy for these arguments, the same one for those that say the same."""
         retry = self._retry if retry is _DEFAULT else retry
         timeout = self._timeout if timeout is _DEFAULT else timeout
-        # Objects by their ids, which no others get as long as the policy keeps them; numbers by
-        # their type too, since ``True == 1``.
-        value = timeout if isinstance(timeout, (int, float)) else id(timeout)
-        key = (id(retry), type(timeout), value)
+        # A number by its type too, since ``True == 1``.
+        key = (key_of(retry), type(timeout), key_of(timeout))
         policy = self._made.get(key)
         if policy is None:
-            policy = self._make(retry, timeout)
+            policy = self._make(retry, timeout, asks_user=retry is not self._clients_retry)
             if self._hedge_delay is not None:
                 policy.check_hedge_delay(self._hedge_delay)
             if len(self._made) >= _MAX_POLICIES:
                 self._made.clear()
             self._made[key] = policy
         return policy
+
+
+def _limit(timeout: float | None) -> float | None:
+    return None if timeout is None or timeout >= _NO_LIMIT else timeout
 
 
 def _timeout_decorator(timeout: object) -> Callable[[Any], Any] | None:

@@ -15,20 +15,26 @@ import itertools
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
 
 from hedged_pubsub._core import log
+from hedged_pubsub._core.batching import Batch
 from hedged_pubsub._core.stats import COUNTS
 from hedged_pubsub._core.topic_state import Durations, TopicState
 from hedged_pubsub._version import __version__
 
 DURATION: Final = "messaging.client.operation.duration"
 TOKENS: Final = "hedged_pubsub.tokens.left"
+DELAY: Final = "hedged_pubsub.hedge.delay"
+WAITING: Final = "hedged_pubsub.messages.waiting"
+OLDEST: Final = "hedged_pubsub.messages.oldest_age"
+BLOCKED: Final = "hedged_pubsub.publishes.blocked"
 
 # What the conventions advise for this histogram, in seconds.
 _BOUNDARIES: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
@@ -60,6 +66,11 @@ COUNTERS: Final[Mapping[str, Counter]] = {
         "{attempt}",
         "Publish requests cancelled because another one had decided the batch.",
     ),
+    "hedges_due": Counter(
+        "hedged_pubsub.hedges.due",
+        "{hedge}",
+        "Hedges wanted: sent, suppressed for lack of a token, or only observed.",
+    ),
     "hedges_sent": Counter("hedged_pubsub.hedges.sent", "{hedge}", "Hedges sent."),
     "hedges_won": Counter(
         "hedged_pubsub.hedges.won", "{hedge}", "Hedges that were answered first."
@@ -77,6 +88,21 @@ COUNTERS: Final[Mapping[str, Counter]] = {
 }
 """Each number of ``HedgingStats`` that only grows."""
 
+
+class Waits(Protocol):
+    """What waits in a publisher, read when a reader collects.
+
+    Attributes:
+        undecided: The batches that have messages without an outcome.
+        blocked: How many calls of ``publish()`` wait for flow control.
+    """
+
+    undecided: set[Any]
+
+    @property
+    def blocked(self) -> int: ...
+
+
 _Topics = dict[str, TopicState]
 _Attributes = Mapping[str, str]
 
@@ -90,6 +116,7 @@ class Metrics:
         self._get_meter_provider = get_meter_provider
         self._keys = itertools.count()
         self._live: dict[int, _Topics] = {}
+        self._waits: weakref.WeakSet[Waits] = weakref.WeakSet()
         self._histogram: Histogram | None = None
         self._registered = False
         # Reentrant, for a signal handler that makes a publisher while one is made.
@@ -107,8 +134,8 @@ class Metrics:
         for topics in self._live.values():
             topics.clear()
 
-    def watch(self, owner: object, topics: _Topics) -> Durations | None:
-        """Export what is counted in ``topics`` of a publisher whose driver is ``owner``.
+    def watch(self, owner: object, topics: _Topics, waits: Waits | None = None) -> Durations | None:
+        """Export what is counted in ``topics`` of a publisher whose driver is ``owner``, and waits.
 
         Return where to note what its batches take; ``None`` without a meter provider.
         """
@@ -116,6 +143,8 @@ class Metrics:
             self._fold_dropped()
             key = next(self._keys)
             self._live[key] = topics
+            if waits is not None:
+                self._waits.add(waits)
             register, self._registered = not self._registered, True
         # A garbage collection may call this anywhere, in ``self._lock`` too: it only takes note.
         weakref.finalize(owner, self._dropped.append, key).atexit = False
@@ -158,6 +187,13 @@ class Metrics:
         observe = functools.partial(self._observe, "tokens")
         text = "Tokens left: hedges that can be sent now."
         meter.create_observable_gauge(TOKENS, [observe], "{token}", text)
+        for name, look, unit, text in (
+            (DELAY, self._delays, "s", "The hedge delay of the topic's next batch."),
+            (WAITING, self._waiting, "{message}", "Messages accepted and not decided yet."),
+            (OLDEST, self._ages, "s", "How long ago the oldest of these was published."),
+            (BLOCKED, self._blocked, "{publish}", "Calls of publish() that flow control blocks."),
+        ):
+            meter.create_observable_gauge(name, [look], unit, text)
         advice: dict[str, Any] = {"explicit_bucket_boundaries_advisory": _BOUNDARIES}
         # Not in the oldest supported API. There, a view has to set them.
         if advice.keys() - inspect.signature(meter.create_histogram).parameters.keys():
@@ -184,6 +220,40 @@ class Metrics:
                 for name, state in topics.copy().items():
                     totals[name] = totals.get(name, 0) + getattr(state, number)
         return [Observation(total, _attributes(name)) for name, total in totals.items()]
+
+    def _delays(self, _options: CallbackOptions) -> Iterable[Observation]:
+        delays: dict[str, float] = {}
+        with self._lock:
+            for topics in self._live.values():
+                for name, state in topics.copy().items():
+                    delays[name] = max(delays.get(name, 0.0), state.hedge_delay)
+        return [Observation(delay, _attributes(name)) for name, delay in delays.items()]
+
+    def _waiting(self, _options: CallbackOptions) -> Iterable[Observation]:
+        counts = dict.fromkeys(self._known(), 0)  # of all topics, or a gauge would never fall to 0
+        for batch in self._undecided():
+            counts[batch.topic] = counts.get(batch.topic, 0) + batch.count
+        return [Observation(count, _attributes(name)) for name, count in counts.items()]
+
+    def _ages(self, _options: CallbackOptions) -> Iterable[Observation]:
+        oldest = dict.fromkeys(self._known(), 0.0)
+        now = time.time()
+        for batch in self._undecided():
+            age = max(0.0, now - batch.publish_start_time)
+            oldest[batch.topic] = max(oldest.get(batch.topic, 0.0), age)
+        return [Observation(age, _attributes(name)) for name, age in oldest.items()]
+
+    def _blocked(self, _options: CallbackOptions) -> Iterable[Observation]:
+        blocked = sum(one.blocked for one in tuple(self._waits))
+        return [Observation(blocked, {"messaging.system": "gcp_pubsub"})]
+
+    def _known(self) -> Iterable[str]:
+        with self._lock:
+            return [name for topics in self._live.values() for name in topics.copy()]
+
+    def _undecided(self) -> Iterable[Batch]:
+        batches = (one.undecided.copy() for one in tuple(self._waits))
+        return [batch for batch in itertools.chain.from_iterable(batches) if batch.count]
 
     def _fold_dropped(self) -> None:
         """Keep what dropped publishers had counted. The lock is held."""

@@ -5,17 +5,21 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from types import BuiltinMethodType, FunctionType, MethodType
+from typing import Any, Final, cast
 
 import grpc
 import grpc.aio
 from google.api_core import gapic_v1
-from google.api_core.retry import Retry, exponential_sleep_generator
+from google.api_core.retry import Retry, exponential_sleep_generator, if_exception_type
 from google.api_core.retry_async import AsyncRetry
-from google.api_core.timeout import ConstantTimeout, TimeToDeadlineTimeout
+from google.api_core.timeout import ConstantTimeout, ExponentialTimeout, TimeToDeadlineTimeout
 from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
 
 from hedged_pubsub.retry import AsyncTruncatedExponentialBackoff, TruncatedExponentialBackoff
+
+TOTAL_TIMEOUT: Final = 600.0
+"""Seconds for which the official synchronous client sends a batch again by default."""
 
 
 def backoffs(retry: Retry | AsyncRetry) -> Callable[[Exception], float]:
@@ -36,10 +40,48 @@ def nominal_timeout(timeout: object) -> float | None:
     return None
 
 
+_LOOPS: Final = {
+    kind.__call__
+    for kind in (Retry, AsyncRetry, TruncatedExponentialBackoff, AsyncTruncatedExponentialBackoff)
+}
+_CHECK_TYPE: Final = if_exception_type().__code__
+
+
+def has_own_loop(retry: Retry | AsyncRetry) -> bool:
+    """Tell whether a subclass retries in a way of its own, whatever its attributes say."""
+    return type(retry).__call__ not in _LOOPS
+
+
+def key_of(value: object) -> object:
+    """Return what is equal for retries, and for timeouts, that say the same, while they live.
+
+    Functions are told apart by identity: bound methods by that of their object, and the predicates
+    of ``if_exception_type`` by their types. So is what is of no known kind.
+    """
+    if value is None or isinstance(value, (int, float)):
+        return value
+    if isinstance(value, tuple):
+        return tuple(map(key_of, value))
+    if isinstance(
+        value, (Retry, AsyncRetry, ConstantTimeout, TimeToDeadlineTimeout, ExponentialTimeout)
+    ):
+        return type(value), key_of(tuple(vars(value).values()))
+    if isinstance(value, FunctionType) and value.__code__ is _CHECK_TYPE:
+        return tuple(cell.cell_contents for cell in value.__closure__ or ())
+    if isinstance(value, (MethodType, BuiltinMethodType)):
+        return id(value.__self__), value.__name__
+    return id(value)
+
+
 def publish_defaults(transport: PublisherTransport) -> tuple[Retry | AsyncRetry | None, object]:
     """Return the retry and the timeout that the generated ``publish`` has by default."""
     method: Any = transport._wrapped_methods[transport.publish]
-    return method._retry, method._timeout
+    retry = method._retry
+    if isinstance(retry, AsyncRetry):
+        # The generated asyncio client gives up after a minute, and with waits of up to a minute
+        # often after ten seconds, where the synchronous one, for the same service, has ten minutes.
+        retry = retry.with_timeout(TOTAL_TIMEOUT)
+    return retry, method._timeout
 
 
 def call_arguments(transport: PublisherTransport, topic: str) -> Mapping[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
 
 from google.cloud import pubsub_v1
 from google.cloud.pubsub_v1.publisher.exceptions import FlowControlLimitError
@@ -16,6 +17,8 @@ from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._google.call_policy import CallPolicies
 from hedged_pubsub._google.official import publish_defaults
 
+_SETTINGS: Final = frozenset(inspect.signature(HedgingSettings).parameters)
+
 DISABLE_VARIABLE: Final = "HEDGED_PUBSUB_DISABLE"
 """Environment variable by which operators turn hedging off, without a release: ``1``."""
 
@@ -25,11 +28,28 @@ def is_switched_off() -> bool:
     return os.environ.get(DISABLE_VARIABLE, "").strip().lower() in {"1", "true", "yes", "on"}
 
 
-def check_hedging_settings(settings: object) -> None:
-    """Raise TypeError unless ``settings`` is a HedgingSettings or None."""
+def settings_in_force(
+    settings: object, batch_settings: object, others: Mapping[str, object]
+) -> HedgingSettings | None:
+    """Return the hedging settings of a publisher made with these arguments; None for no hedging.
+
+    Raise TypeError if they are of another type, or stand where others belong.
+    """
+    if isinstance(batch_settings, HedgingSettings):
+        raise TypeError(
+            "batch_settings must be a BatchSettings; got a HedgingSettings: pass it by name, as "
+            "hedging_settings="
+        )
+    for name in others:
+        if name in _SETTINGS:
+            raise TypeError(
+                f"{name} is an argument of HedgingSettings: pass "
+                f"hedging_settings=HedgingSettings({name}={others[name]!r})"
+            )
     if settings is not None and not isinstance(settings, HedgingSettings):
         wanted = "a HedgingSettings, or None to turn hedging off"
         raise TypeError(f"hedging_settings must be {wanted}; got {settings!r}")
+    return None if is_switched_off() else settings
 
 
 def refuse_ordering(options: object, remedy: str) -> None:
@@ -39,6 +59,23 @@ def refuse_ordering(options: object, remedy: str) -> None:
             "enable_message_ordering=True and hedging exclude each other, because a hedge can "
             f"be stored before an earlier message: {remedy}"
         )
+
+
+def refuse_ordering_key(key: str) -> NoReturn:
+    """Raise ValueError for a message with an ordering key."""
+    raise ValueError(
+        f"Cannot publish a message with an ordering key when message ordering is not enabled. Got "
+        f"ordering_key={key!r}, and hedging excludes ordering: leave it out, or use a publisher "
+        "with hedging_settings=None and enable_message_ordering=True"
+    )
+
+
+def refuse_pickling(publisher: object) -> NoReturn:
+    """Raise TypeError: connections and open batches belong to one process."""
+    raise TypeError(
+        f"{type(publisher).__name__} cannot be pickled or copied: make one in each process, where "
+        "it is used first"
+    )
 
 
 def refuse_transport(transport: object, wanted: type, remedy: str) -> None:
@@ -54,6 +91,15 @@ def refuse_transport(transport: object, wanted: type, remedy: str) -> None:
         f"transport={transport!r} has no gRPC calls that can be cancelled, which hedging needs: "
         f"use {remedy}"
     )
+
+
+def refuse_endpoint(settings: HedgingSettings, make_channel: object) -> None:
+    """Raise ValueError if hedges are to have an endpoint, and no channel can be made for them."""
+    if settings.hedge_endpoint is not None and make_channel is None:
+        raise ValueError(
+            f"hedge_endpoint={settings.hedge_endpoint!r} needs a channel of the publisher's own: "
+            "leave the endpoint out, or the transport that is given"
+        )
 
 
 def flow_control(settings: pubsub_v1.types.PublishFlowControl) -> FlowControl:

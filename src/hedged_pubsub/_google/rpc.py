@@ -6,28 +6,38 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from google.api_core import exceptions
 from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
 
 from hedged_pubsub._core import log
 from hedged_pubsub._core.connections import FIRST_PAUSE, Connection, Connections, Todo
-from hedged_pubsub._core.events import ORIGINAL
+from hedged_pubsub._core.events import ORIGINAL, Abandoned, Failed, Woke
+from hedged_pubsub._core.runs import WOKE
+from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.channels import MakeChannel
 from hedged_pubsub._google.method import PublishMethod
+from hedged_pubsub._google.token_wait import SharedToken
 
 M = TypeVar("M", bound=PublishMethod)
+
+_NOT_CONNECTED: Final = ("failed to connect to", "DNS resolution failed")
+"""What gRPC says where nothing was sent, because no connection could be made."""
+
+_WOKE_IN_VAIN: Final = Woke(shares_wait=True)
 
 
 class PublishRpc(abc.ABC, Generic[M]):
     """The publish requests of one publisher.
 
-    ``make_channel`` makes a channel with a connection of its own, for hedges. ``lock`` guards which
-    connections there are; nothing is called while it is held.
+    ``make_channel`` makes a channel with a connection of its own, for hedges, unless ``settings``
+    want none. ``lock`` guards which connections there are; nothing is called while it is held.
     """
 
     method_class: ClassVar[type[PublishMethod]]
@@ -40,15 +50,22 @@ class PublishRpc(abc.ABC, Generic[M]):
         lock: AbstractContextManager[Any],
         clock: Callable[[], float],
         with_telemetry: bool = True,
+        settings: HedgingSettings | None = None,
     ) -> None:
         self._transport = transport
         self._make_channel = make_channel
+        self._token: SharedToken | None = getattr(make_channel, "token", None)
         self._lock = lock
         self._clock = clock
         self._with_telemetry = with_telemetry
         self._method = self._method_on(None)
         self.is_plain = self._method.is_plain
-        self._connections = Connections(self._method, can_open=make_channel is not None)
+        self._connections = Connections(
+            self._method,
+            can_open=make_channel is not None
+            and (settings is None or (settings.second_connection and not settings.observe_only)),
+            has_endpoint=settings is not None and settings.hedge_endpoint is not None,
+        )
 
     def _method_on(self, channel: Any) -> M:
         make: Any = self.method_class
@@ -65,20 +82,31 @@ class PublishRpc(abc.ABC, Generic[M]):
         self, batch: PublishBatch, attempt: int, timeout: float | None
     ) -> tuple[Connection[M], float | None]:
         """Return an attempt's connection, and its timeout in seconds; call ``started`` next."""
+        connections, which = self._connections, attempt
         if attempt == ORIGINAL:
             timeout = batch.next_timeout()
-        elif batch.tracing is not None:
-            batch.tracing.hedged(attempt)
-        if self._clock() >= self._connections.check_at:
+            if batch.is_unavailable:
+                self._fail_over()
+            if connections.home is not None:
+                self._check_home(connections.home)
+        else:
+            if batch.tracing is not None:
+                batch.tracing.hedged(attempt)
+            # Every second one goes where originals go (C1), unless that is not connected.
+            ready = self._ready()
+            is_theirs = attempt % 2 == 0 and not connections.has_endpoint
+            if ready == (True, False) or (is_theirs and ready != (False, True)):
+                which = ORIGINAL
+        if self._clock() >= connections.check_at:
             self._begin_check()
-        connection = self._connections.of(attempt)
+        connection = connections.of(which)
         if connection.own:
             with self._lock:
-                connection = self._connections.of(attempt)
+                connection = connections.of(which)
                 connection.starting += 1  # so that it is not closed before ``started``
         if attempt == ORIGINAL:
             batch.connection = connection
-        else:
+        elif attempt % 2:
             batch.hedges_connection = connection
         return connection, timeout
 
@@ -94,10 +122,79 @@ class PublishRpc(abc.ABC, Generic[M]):
         if self._connections.own and self._connections.ended(call):
             self._close_drained()
 
-    def stored(self, batch: PublishBatch, attempt: int) -> None:
-        """Take note of the attempt whose answer decided a batch."""
-        loser, winner = batch.connection, batch.hedges_connection
-        if attempt == ORIGINAL:
+    def woke(self, batch: PublishBatch) -> Woke:
+        """Return the event of a batch whose timer is due: whether a hedge would wait (R14)."""
+        if not batch.run.is_hedge_due(self._clock()):
+            return WOKE
+        if self._token is not None and self._token.is_awaited:
+            return _WOKE_IN_VAIN
+        originals_ready, hedges_ready = self._ready()
+        if hedges_ready and not originals_ready:
+            with self._lock:
+                self._connections.fail_over()
+        return WOKE if originals_ready or hedges_ready else _WOKE_IN_VAIN
+
+    def judge(self, batch: PublishBatch, error: BaseException) -> Failed | Abandoned:
+        """Ask the retry policy about an error of the original, and add what its connection says.
+
+        Runs a user's code.
+        """
+        verdict, connection = batch.judge(error), batch.connection
+        batch.is_unavailable = False
+        if not isinstance(error, exceptions.ServiceUnavailable) or not isinstance(verdict, Failed):
+            return verdict
+        if connection is None or (
+            connection is self._connections.of(ORIGINAL)
+            and self._connect(connection.method.channel)
+        ):
+            return verdict  # it came from the service
+        batch.is_unavailable = True
+        unsent = any(words in str(error) for words in _NOT_CONNECTED)
+        # Where another one is connected, one that could not be used is as good as lost.
+        is_lost = self._fail_over() or not unsent
+        return dataclasses.replace(verdict, unsent=unsent, connection_lost=is_lost)
+
+    def stuck_on(
+        self, dead: Connection[M], batches: Iterable[PublishBatch]
+    ) -> list[tuple[PublishBatch, Exception]]:
+        """Return the batches whose originals are in flight on a dead connection, and their error.
+
+        That counts as UNAVAILABLE (R17).
+        """
+        text = "the connection answers nothing any more"
+        return [
+            (batch, exceptions.ServiceUnavailable(text))
+            for batch in batches
+            if batch.connection is dead and ORIGINAL in batch.run.in_flight
+        ]
+
+    def _ready(self) -> tuple[bool, bool]:
+        """Tell whether the connections of originals and of hedges are connected."""
+        originals, hedges = self._connections.of(ORIGINAL), self._connections.of(1)
+        is_ready = self._connect(originals.method.channel)
+        return is_ready, is_ready if hedges is originals else self._connect(hedges.method.channel)
+
+    def _fail_over(self) -> bool:
+        """Let originals fail over if that helps; tell whether it does (C7)."""
+        if self._ready() != (False, True):
+            return False
+        with self._lock:
+            self._connections.fail_over()
+        return True
+
+    def _check_home(self, home: Connection[M]) -> None:
+        is_ready = self._connect(home.method.channel)
+        with self._lock:
+            self._connections.check_home(is_ready=is_ready)
+
+    def stored(self, batch: PublishBatch, attempt: int) -> Connection[M] | None:
+        """Take note of the attempt whose answer decided a batch.
+
+        Return the connection of its original if that is now known to be dead.
+        """
+        loser = batch.connection
+        winner = batch.hedges_connection if attempt % 2 else loser
+        if attempt == ORIGINAL or winner is loser:
             if loser is not None:
                 loser.answered()
         elif loser is not None and winner is not None:
@@ -105,6 +202,8 @@ class PublishRpc(abc.ABC, Generic[M]):
                 must_open = self._connections.lost(loser, winner, self._clock())
             if must_open:
                 self._soon(self._replace)
+                return loser
+        return None
 
     def _begin_check(self) -> None:
         with self._lock:

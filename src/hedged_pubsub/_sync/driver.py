@@ -25,7 +25,7 @@ from hedged_pubsub._core.events import (
     Start,
     Succeeded,
 )
-from hedged_pubsub._core.runs import WOKE, Runs, carry_out
+from hedged_pubsub._core.runs import Runs, carry_out
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.call_policy import CallPolicy
@@ -67,11 +67,16 @@ class Driver:
         # called while it is held.
         self._engine_lock = self._library.guard()
         self._runs: Runs[PublishBatch] = Runs(hedging)
-        self._runs.durations = METRICS.watch(self, self._runs.topics)
+        self._runs.durations = METRICS.watch(self, self._runs.topics, self)
         self.stats = self._runs.stats
         # Bound once: gRPC and the library's thread hold one for each batch.
         self._on_end = self._ended
         self._on_wake = self._wake
+
+    @property
+    def blocked(self) -> int:
+        """About how many calls of ``publish()`` wait for flow control."""
+        return self._flow_control.waiting
 
     def open(self, topic: str, policy: CallPolicy, *, has_extras: bool) -> PublishBatch:
         """Make a batch, whose messages are undecided from now on."""
@@ -159,10 +164,21 @@ class Driver:
         """Set the batch's timer. Nothing of a decided batch stays until it is due."""
         self._library.call_at(when, self._on_wake, batch.run.number)
 
+    def resend(self, number: int) -> None:
+        """Send the original of another batch soon."""
+        self._library.post(self._send_again, number)
+
     def resolve(self, batch: PublishBatch, answer: Any, attempt: int) -> None:
         """Resolve the futures with the message ids."""
-        self.rpc.stored(batch, attempt)
+        dead = self.rpc.stored(batch, attempt)
         self._end(batch, answer, None, attempt)
+        if dead is not None:
+            for other, error in self.rpc.stuck_on(dead, list(self._runs.batches.values())):
+                with self._engine_lock:
+                    call = other.take_call(ORIGINAL)
+                if call is not None:
+                    self.rpc.cancel(call)
+                    self._failed(other, ORIGINAL, error)
 
     def fail(self, batch: PublishBatch, failure: Fail) -> None:
         """Fail the futures with what the official client would raise."""
@@ -178,18 +194,30 @@ class Driver:
         batch = self._runs.batches.get(number)
         if batch is None:
             return
+        woke = self.rpc.woke(batch)
         with self._engine_lock:
-            orders = self._runs.handle(batch, WOKE, self._clock())
+            orders = self._runs.handle(batch, woke, self._clock())
         if self.runs_users_code(batch) and any(isinstance(order, Start) for order in orders):
+            self._workers.submit_urgent(carry_out, orders, batch, self)
+        else:
+            carry_out(orders, batch, self)
+
+    def _send_again(self, number: int) -> None:
+        batch = self._runs.batches.get(number)
+        if batch is None:
+            return
+        with self._engine_lock:
+            orders = self._runs.resend(batch)
+        if self.runs_users_code(batch):
             self._workers.submit_urgent(carry_out, orders, batch, self)
         else:
             carry_out(orders, batch, self)
 
     def _ended(self, batch: PublishBatch, attempt: int, call: Any) -> None:
         """Take in the end of a request, on gRPC's thread."""
-        if batch.run.decided:
-            # R7: a loser, most likely cancelled by us; no predicate shall see it. We cancel only
-            # what was decided before, so this needs no lock.
+        if batch.run.decided or not batch.is_under_way(attempt, call):
+            # R7: a loser, most likely cancelled by us, or one on a dead connection; no predicate
+            # shall see it. What we cancel was decided, or taken out, before: this needs no lock.
             return
         # A finalizer that the garbage collector runs in here must not wait for this very thread.
         must_not_wait, ident = self._library.must_not_wait, threading.get_ident()
@@ -205,14 +233,16 @@ class Driver:
             must_not_wait.discard(ident)
 
     def _failed(self, batch: PublishBatch, attempt: int, error: BaseException) -> None:
-        if attempt == ORIGINAL:
+        if attempt != ORIGINAL:
+            self._feed(batch, batch.hedge_failed(attempt, error), None, attempt)
+        elif batch.asks_user:
             self._workers.submit_urgent(self._judge, batch, error)
         else:
-            self._feed(batch, Failed(attempt, error), None, attempt)
+            self._feed(batch, self.rpc.judge(batch, error), None, ORIGINAL)
 
     def _judge(self, batch: PublishBatch, error: BaseException) -> None:
         # Cancelling is for the library's thread: a fork waits for that one, and for no worker.
-        self._library.post(self._feed, batch, batch.judge(error), None, ORIGINAL)
+        self._library.post(self._feed, batch, self.rpc.judge(batch, error), None, ORIGINAL)
 
     # --- Outcomes.
 

@@ -25,6 +25,11 @@ class FlowControl:
         self._limits = options.flow_control(self._settings)
         self.counts = self._limits.counts
 
+    @property
+    def waiting(self) -> int:
+        """About how many calls of ``publish()`` wait."""
+        return self._limits.waiting
+
     def add(self, permit: Permit) -> None:
         """Count a message; wait until it may be counted if the options say so.
 

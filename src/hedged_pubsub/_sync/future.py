@@ -53,6 +53,27 @@ class _Asked:
         self.waiters: list[Any] = []
 
 
+class _Unasked:
+    """Messages of one batch that have failed. Once they are gone, somebody should have asked.
+
+    Attributes:
+        is_asked: Whether somebody has asked for the outcome of one of them.
+    """
+
+    __slots__ = ("_count", "_error", "is_asked")
+
+    def __init__(self, count: int, error: BaseException) -> None:
+        self._count = count
+        self._error = error
+        self.is_asked = False
+
+    def __del__(self) -> None:
+        """Report the messages unless somebody has asked. May run on any thread."""
+        if not self.is_asked:
+            with contextlib.suppress(Exception):  # at the end of the interpreter
+                threads.UNASKED.report(self._count, self._error)
+
+
 class PublishFuture(futures.Future):  # type: ignore[misc]
     """A future of a message id.
 
@@ -68,6 +89,7 @@ class PublishFuture(futures.Future):  # type: ignore[misc]
         "_exception",
         "_result",
         "_state",
+        "_unasked",
         "body",
         "permit",
         "prefix",
@@ -98,6 +120,7 @@ class PublishFuture(futures.Future):  # type: ignore[misc]
             raise concurrent.futures.TimeoutError
         if self._exception is None:
             return self._result  # type: ignore[return-value]
+        self._was_asked()
         try:
             raise self._exception
         finally:
@@ -115,6 +138,7 @@ class PublishFuture(futures.Future):  # type: ignore[misc]
         """
         if self._state is not FINISHED and not self.wait(timeout):
             raise concurrent.futures.TimeoutError
+        self._was_asked()
         return self._exception
 
     def wait(self, timeout: float | None) -> bool:
@@ -138,6 +162,7 @@ class PublishFuture(futures.Future):  # type: ignore[misc]
         if self._state is not FINISHED:
             asked.callbacks.append(callback)
             return
+        self._was_asked()
         _invoke(callback, self)
 
     def set_result(self, result: str) -> None:
@@ -173,6 +198,11 @@ class PublishFuture(futures.Future):  # type: ignore[misc]
         return self._ask().callbacks
 
     # --- The outcome.
+
+    def _was_asked(self) -> None:
+        """Take note that somebody knows of the outcome."""
+        with contextlib.suppress(AttributeError):  # it is set where a batch fails
+            self._unasked.is_asked = True
 
     def _ask(self) -> _Asked:
         fresh = self._asked or _Asked()
@@ -210,6 +240,12 @@ def settle(
     """Give the futures of a batch their outcome, all at once. Waits for no lock of the user's."""
     set_now: list[PublishFuture] = []
     locked: list[tuple[PublishFuture, str | None]] = []
+    if exception is not None:
+        unasked = _Unasked(len(batch), exception)
+        for future in batch:
+            asked = future._asked
+            unasked.is_asked |= asked is not None and bool(asked.callbacks or asked.condition)
+            future._unasked = unasked
     for future, message_id in zip(batch, message_ids, strict=False):
         if future._asked is None:
             # Nobody has asked, so nobody waits and there are no callbacks.

@@ -9,14 +9,18 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
 import logging
 import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable
+from typing import Any, Final
 
 from hedged_pubsub._core import log
+from hedged_pubsub._google.unhedged import UnhedgedPublisher
 from hedged_pubsub._sync import threads
 from hedged_pubsub._sync.library_thread import Parking
 from hedged_pubsub._sync.sender import Sender, undecided_after
@@ -33,7 +37,16 @@ def register(sender: Sender, exit_timeout: float) -> None:
     _senders[sender] = exit_timeout
 
 
-def send_before_exit() -> None:
+# The same for publishers with hedging off, whose messages the end of the interpreter leaves alone.
+_official: weakref.WeakKeyDictionary[UnhedgedPublisher, float] = weakref.WeakKeyDictionary()
+
+
+def register_official(publisher: UnhedgedPublisher, exit_timeout: float) -> None:
+    """Let ``send_soon`` and ``send_before_the_end`` send its messages too, while it is alive."""
+    _official[publisher] = exit_timeout
+
+
+def send_before_exit(*_: object, **__: object) -> None:
     """Send what was accepted and refuse what comes later, as the interpreter ends."""
     start = threads.CLOCK()
     senders = list(_senders.items())
@@ -50,6 +63,32 @@ def send_before_exit() -> None:
         else 0
         for sender, timeout in senders
     ]
+    _send(start, senders, given_up)
+
+
+def send_soon() -> None:
+    """Send what was accepted. Returns at once."""
+    for sender in list(_senders):
+        sender.send_soon()
+    for publisher, timeout in list(_official.items()):
+        # On a worker: a call of ``publish()``, which a signal may have interrupted, holds a lock.
+        wait = threads.start_on_worker(functools.partial(publisher.flush, timeout))
+        _flushes.append((wait, timeout))
+
+
+_flushes: list[tuple[Callable[[float], None], float]] = []
+"""Of publishers with hedging off: how to wait, and for how long."""
+
+
+def send_before_the_end() -> None:
+    """Send what was accepted, and wait as long as the end of the interpreter would."""
+    start = threads.CLOCK()
+    send_soon()
+    senders = list(_senders.items())
+    _send(start, senders, [0] * len(senders))
+
+
+def _send(start: float, senders: list[tuple[Sender, float]], given_up: list[int]) -> None:
     accepted = [sender.send_all() for sender, _timeout in senders]
     for (_sender, timeout), lost, futures in zip(senders, given_up, accepted, strict=True):
         lost += undecided_after(futures, max(0.0, start + timeout - threads.CLOCK()))
@@ -65,6 +104,10 @@ def send_before_exit() -> None:
         # For the done-callbacks of what has just ended.
         longest = max(timeout for _, timeout in senders)
         threads.WORKERS.wait_until_idle(start + longest - threads.CLOCK())
+    while _flushes:
+        wait, timeout = _flushes.pop()
+        with contextlib.suppress(Exception):
+            wait(max(0.0, start + timeout - threads.CLOCK()))
 
 
 def _can_start_threads() -> bool:
@@ -83,7 +126,7 @@ _parkings: dict[int, Parking] = {}
 
 
 def _before_fork() -> None:
-    _prepare_multiprocessing()
+    _prepare_children()
     _parkings[threading.get_ident()] = threads.LIBRARY.park(_PATIENCE)
     threads.FORK_GATE.close()
 
@@ -95,6 +138,7 @@ def _after_fork_in_parent() -> None:
 
 def _reset_in_child() -> None:
     _parkings.clear()
+    _flushes.clear()
     threads.FORK_GATE.reset_after_fork()
     threads.LIBRARY.reset_after_fork()
     threads.WORKERS.reset_after_fork()
@@ -102,21 +146,33 @@ def _reset_in_child() -> None:
         sender.reset_after_fork()
 
 
-def _prepare_multiprocessing() -> None:
-    """Let a child of ``multiprocessing`` send its messages too.
-
-    It ends without exit handlers, but with finalizers, which can only be made once it has started.
-    """
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None and not _multiprocessing_is_prepared:
-        _multiprocessing_is_prepared.append(True)
-        make_finalizer: Callable[..., object] = util.Finalize
-        util.register_after_fork(
-            send_before_exit, lambda send: make_finalizer(None, send, exitpriority=0)
-        )
+def _prepare_children() -> None:
+    """Let children that end without exit handlers send their messages too."""
+    for name, prepare in _KINDS_OF_CHILDREN.items():
+        module = sys.modules.get(name)
+        if module is not None and name not in _prepared:
+            _prepared.add(name)
+            prepare(module)
 
 
-_multiprocessing_is_prepared: list[bool] = []
+def _add_finalizer(util: Any) -> None:
+    # Of ``multiprocessing``, whose children run finalizers. They can be made once a child runs.
+    util.register_after_fork(
+        send_before_exit, lambda send: util.Finalize(None, send, exitpriority=0)
+    )
+
+
+def _connect(signals: Any) -> None:
+    # Of Celery, whose workers end by ``os._exit`` after they have sent this signal.
+    signals.worker_process_shutdown.connect(send_before_exit, weak=False)
+
+
+_KINDS_OF_CHILDREN: Final[dict[str, Callable[[Any], None]]] = {
+    "multiprocessing.util": _add_finalizer,
+    "billiard.util": _add_finalizer,
+    "celery.signals": _connect,
+}
+_prepared: set[str] = set()
 
 atexit.register(send_before_exit)
 if hasattr(os, "register_at_fork"):

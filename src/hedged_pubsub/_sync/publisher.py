@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from concurrent.futures._base import PENDING
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import grpc
 from google.api_core import gapic_v1
@@ -24,12 +25,14 @@ from hedged_pubsub._google import messages
 from hedged_pubsub._google.channels import MakeChannel, second_channel
 from hedged_pubsub._google.options import (
     call_policies,
-    check_hedging_settings,
-    is_switched_off,
+    refuse_endpoint,
     refuse_ordering,
+    refuse_ordering_key,
+    refuse_pickling,
     refuse_transport,
+    settings_in_force,
 )
-from hedged_pubsub._google.unhedged import UnhedgedPublisher
+from hedged_pubsub._google.patched import PatchablePublisher, is_patched
 from hedged_pubsub._sync import process, threads
 from hedged_pubsub._sync.driver import Driver
 from hedged_pubsub._sync.flow_control import FlowControl
@@ -38,6 +41,7 @@ from hedged_pubsub._sync.rpc import PublishRpc
 from hedged_pubsub._sync.sender import TOLD, Mailbox, Sender
 
 _DEFAULT: Final = gapic_v1.method.DEFAULT
+_DEFAULTS: Final = (_DEFAULT, "")
 _GRPC_OR_OFF: Final = "'grpc', or pass hedging_settings=None"
 
 # For the usual ``publish()``, which is one function: what is looked up once rather than for each
@@ -50,7 +54,7 @@ _MAX_USUAL_SIZE: Final = 0x10000
 """Bytes of data; few beside the service's limit, which needs a look for others."""
 
 
-class HedgedPublisher(UnhedgedPublisher):
+class HedgedPublisher(PatchablePublisher):
     """A drop-in for ``google.cloud.pubsub_v1.PublisherClient`` that hedges slow publishes.
 
     When a publish request is not answered within the hedge delay, the same batch is sent again in
@@ -89,22 +93,27 @@ class HedgedPublisher(UnhedgedPublisher):
         exit_timeout: float = 10.0,
         **kwargs: Any,
     ) -> None:
-        check_hedging_settings(hedging_settings)
+        hedging_settings = settings_in_force(hedging_settings, batch_settings, kwargs)
         check_number("exit_timeout", exit_timeout, 0, threading.TIMEOUT_MAX, unit=" seconds")
-        if is_switched_off():
-            hedging_settings = None
         if hedging_settings is not None:
             refuse_ordering(publisher_options, "disable ordering, or pass hedging_settings=None")
             refuse_transport(kwargs.get("transport"), PublisherGrpcTransport, _GRPC_OR_OFF)
         make_channel = None
-        if hedging_settings is not None and hedging_settings.second_connection:
-            make_channel = second_channel(kwargs, PublisherGrpcTransport, grpc.insecure_channel)
+        if hedging_settings is not None:
+            make_channel = second_channel(
+                kwargs,
+                PublisherGrpcTransport,
+                grpc.insecure_channel,
+                hedging_settings.hedge_endpoint,
+            )
+            refuse_endpoint(hedging_settings, make_channel)
         super().__init__(batch_settings, publisher_options, **kwargs)
         self._hedging_settings = hedging_settings
         self._closed = False
         self._sender: Sender | None = None  # and none with hedging off
         self._usual: dict[str, Mailbox] = {}
         if hedging_settings is None:
+            process.register_official(self, exit_timeout)
             return
         try:
             refuse_transport(self.transport, PublisherGrpcTransport, _GRPC_OR_OFF)
@@ -114,6 +123,7 @@ class HedgedPublisher(UnhedgedPublisher):
                 self.transport.close()
             raise
         self._usual = self._sender.usual
+        self._lead_to(self._publish_hedged)
         process.register(self._sender, exit_timeout)
 
     def _make_sender(self, settings: HedgingSettings, make_channel: MakeChannel | None) -> Sender:
@@ -121,7 +131,7 @@ class HedgedPublisher(UnhedgedPublisher):
         options = self.publisher_options
         self._policies = call_policies(self.transport, options, settings)
         flow_control = FlowControl(options.flow_control)
-        rpc = PublishRpc(self.transport, make_channel, library, workers, clock)
+        rpc = PublishRpc(self.transport, make_channel, library, workers, clock, settings)
         return Sender(
             limits=Limits(*self.batch_settings),
             flow_control=flow_control,
@@ -156,7 +166,7 @@ class HedgedPublisher(UnhedgedPublisher):
         retry: Any = _DEFAULT,
         timeout: Any = _DEFAULT,
         **attrs: bytes | str,
-    ) -> futures.Future:
+    ) -> Future[str]:
         """Publish a message, as the official client does.
 
         Args:
@@ -220,18 +230,26 @@ class HedgedPublisher(UnhedgedPublisher):
         retry: Any,
         timeout: Any,
         attrs: dict[str, Any],
-    ) -> futures.Future:
+    ) -> Future[str]:
         """Publish any message."""
         sender = self._sender
-        if sender is None:
-            return super().publish(topic, data, ordering_key, retry, timeout, **attrs)
+        if sender is None or is_patched():
+            # As most programs call it, for those who have patched it.
+            options = {"ordering_key": ordering_key, "retry": retry, "timeout": timeout}
+            named = {name: options[name] for name in options if options[name] not in _DEFAULTS}
+            officially: Future[str] = super().publish(topic, data, **named, **attrs)
+            return officially
+        if ordering_key != "":
+            refuse_ordering_key(ordering_key)
+        return self._publish_hedged(topic, data, retry, timeout, attrs)
+
+    def _publish_hedged(
+        self, topic: str, data: bytes, retry: Any, timeout: Any, attrs: dict[str, Any]
+    ) -> Future[str]:
+        """Publish a message without an ordering key."""
+        sender: Any = self._sender
         future = PublishFuture()
         future.start_time = _now()
-        if ordering_key != "":
-            raise ValueError(
-                "Cannot publish a message with an ordering key when message ordering is not "
-                "enabled."
-            )
         size = messages.write(future, topic, data, attrs, is_traced=sender.is_traced)
         if future.body is data and size < _MAX_USUAL_SIZE:
             _prefixes[len(data)] = future.prefix
@@ -242,7 +260,7 @@ class HedgedPublisher(UnhedgedPublisher):
             messages.check_size(topic, len(future.prefix) + len(future.body))
             mailbox = sender.mailbox(topic, policy)
             runs = threads.LIBRARY.start()
-            if runs and is_default and not sender.has_extras:
+            if runs and is_default and not sender.has_extras and not is_patched():
                 sender.make_usual(topic, mailbox)
             if future.tracing is not None:
                 future.tracing.batched()
@@ -255,7 +273,7 @@ class HedgedPublisher(UnhedgedPublisher):
                 finally:  # one call of C code, should a signal handler end the other one
                     _tell((0.0, *release))
             if isinstance(error, FlowControlLimitError):
-                refused: futures.Future = futures.Future()
+                refused: Future[str] = futures.Future()
                 refused.set_exception(error)
                 return refused
             if future.tracing is not None:
@@ -363,6 +381,10 @@ class HedgedPublisher(UnhedgedPublisher):
 
     def _close_transport(self) -> None:
         threads.close_on_worker(self.transport)
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: it can be neither pickled nor copied."""
+        refuse_pickling(self)
 
     def __enter__(self) -> HedgedPublisher:
         """Return the publisher."""

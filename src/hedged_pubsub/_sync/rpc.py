@@ -14,6 +14,7 @@ from google.api_core import exceptions
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
 from hedged_pubsub._core.events import ORIGINAL
+from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._google import official, rpc
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.channels import MakeChannel
@@ -57,10 +58,13 @@ class PublishRpc(rpc.PublishRpc[SyncPublishMethod]):
         library: LibraryThread,
         workers: Workers,
         clock: Callable[[], float],
+        settings: HedgingSettings | None = None,
     ) -> None:
         self._library = library
         self._workers = workers
-        super().__init__(transport, make_channel, lock=library.guard(), clock=clock)
+        super().__init__(
+            transport, make_channel, lock=library.guard(), clock=clock, settings=settings
+        )
 
     def reset_after_fork(self) -> None:
         """Forget the parent's calls, in a forked child; gRPC sees to the channels."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import _thread
+import collections
+import functools
 import logging
 import math
 import time
@@ -38,6 +40,36 @@ def log_later(level: int, message: str, *args: object, error: BaseException | No
     WORKERS.submit(lambda: log.write(level, message, *args, error=error))
 
 
+_UNASKED_QUIET: Final = 60.0
+"""Seconds between two lines about messages that failed and that nobody asked for."""
+
+
+class Unasked:
+    """Tells now and then of messages that have failed without anybody asking for their futures."""
+
+    def __init__(self) -> None:
+        self._counts: collections.deque[int] = collections.deque()
+        self._quiet_until = -math.inf
+
+    def report(self, count: int, error: BaseException) -> None:
+        """Take note of so many, whose error this is; on any thread, in a finalizer."""
+        self._counts.append(count)
+        if CLOCK() < self._quiet_until:
+            return
+        self._quiet_until = CLOCK() + _UNASKED_QUIET
+        total = 0
+        while self._counts:
+            total += self._counts.popleft()
+        text = (
+            "%d messages have failed, and nobody has asked: call result() or exception(), or add a "
+            "done-callback. The last error: %s"
+        )
+        log_later(logging.WARNING, text, total, repr(error))
+
+
+UNASKED: Final = Unasked()
+
+
 def _report(function: Callable[..., object], error: Exception) -> None:
     log_later(logging.ERROR, "publishing goes on after an error in %r", function, error=error)
 
@@ -57,23 +89,36 @@ def close_on_worker(channel: Closable) -> None:
     An exception from a signal handler could leave the channel locked: gRPC uses Python's
     conditions. The garbage collector, which closes it again, would hang in whatever thread it runs.
     """
+    start_on_worker(functools.partial(close, channel))(None)
+
+
+def start_on_worker(function: Callable[[], object]) -> Callable[[float | None], None]:
+    """Call a function on a worker; return how to wait for it, for so many seconds at most.
+
+    Who waits gets the error that the function raised.
+    """
     ended = _thread.allocate_lock()
     ended.acquire()
     errors: list[BaseException] = []
 
     def job() -> None:
         try:
-            close(channel)
+            function()
         except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
             errors.append(error)
         finally:
             ended.release()
 
+    def wait(timeout: float | None) -> None:
+        wait_for(ended, timeout)
+        if errors:
+            raise errors[0]
+
     # Through the library's thread, as an exception could leave a worker half started, too.
     LIBRARY.post(WORKERS.submit_urgent, job)
-    wait_for(ended, None)
-    if errors:
-        raise errors[0]
+    if not LIBRARY.start():
+        LIBRARY.run_once()
+    return wait
 
 
 def wait_for(wake: _thread.LockType, timeout: float | None) -> bool:

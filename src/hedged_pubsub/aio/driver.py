@@ -15,11 +15,12 @@ from typing import Any
 from google.api_core import exceptions
 
 from hedged_pubsub._core import hedge_log
-from hedged_pubsub._core.events import ORIGINAL, Abandoned, Call, Event, Fail, Failed, Succeeded
-from hedged_pubsub._core.runs import WOKE, Runs, carry_out
+from hedged_pubsub._core.events import ORIGINAL, Abandoned, Call, Event, Fail, Succeeded
+from hedged_pubsub._core.runs import Runs, carry_out
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.metrics import METRICS
+from hedged_pubsub.aio.flow_control import FlowControl
 from hedged_pubsub.aio.rpc import AsyncPublishRpc
 
 
@@ -27,6 +28,9 @@ class Driver:
     """The hands of one publisher on an event loop; without hedging, of retries only.
 
     ``on_settled`` is told of each batch that is decided, before its futures are.
+
+    Attributes:
+        undecided: The batches that have messages without an outcome; the sender's.
     """
 
     def __init__(
@@ -35,17 +39,25 @@ class Driver:
         rpc: AsyncPublishRpc,
         loop: asyncio.AbstractEventLoop,
         on_settled: Callable[[PublishBatch], object],
+        flow_control: FlowControl | None = None,
     ) -> None:
+        self.undecided: set[PublishBatch] = set()
+        self._flow_control = flow_control
         self._rpc = rpc
         self._loop = loop
         self._on_settled = on_settled
         self._runs: Runs[PublishBatch] = Runs(
             hedging or HedgingSettings(), hedged=hedging is not None
         )
-        self._runs.durations = METRICS.watch(self, self._runs.topics)
+        self._runs.durations = METRICS.watch(self, self._runs.topics, self)
         self.stats = self._runs.stats
         # Held until they end, those of cancelled attempts too: the loop holds no task strongly.
         self._tasks: set[asyncio.Task[list[str]]] = set()
+
+    @property
+    def blocked(self) -> int:
+        """How many calls of ``publish()`` wait for flow control."""
+        return 0 if self._flow_control is None else self._flow_control.waiting
 
     def submit(self, batch: PublishBatch) -> None:
         """Send a batch. Its messages get their outcome, once."""
@@ -110,10 +122,17 @@ class Driver:
             when, self._wake, batch, when, context=contextvars.Context()
         )
 
+    def resend(self, number: int) -> None:
+        """Send the original of another batch soon."""
+        self._loop.call_soon(self._send_again, number, context=contextvars.Context())
+
     def resolve(self, batch: PublishBatch, answer: Any, attempt: int) -> None:
         """Resolve the futures with the message ids."""
         try:
-            self._rpc.stored(batch, attempt)
+            dead = self._rpc.stored(batch, attempt)
+            if dead is not None:
+                for other, error in self._rpc.stuck_on(dead, list(self._runs.batches.values())):
+                    self._loop.call_soon(self._give_up, other, error)
             batch.end_spans(answer, None, attempt)
         finally:
             for future, message_id in zip(self._settle(batch), answer, strict=False):
@@ -160,13 +179,24 @@ class Driver:
     def _wake(self, batch: PublishBatch, when: float) -> None:
         # A loop may call early, by the resolution of its clock: uvloop's counts milliseconds.
         now = max(when, self._loop.time())
-        carry_out(self._runs.handle(batch, WOKE, now), batch, self)
+        carry_out(self._runs.handle(batch, self._rpc.woke(batch), now), batch, self)
+
+    def _send_again(self, number: int) -> None:
+        if (batch := self._runs.batches.get(number)) is not None:
+            carry_out(self._runs.resend(batch), batch, self)
+
+    def _give_up(self, batch: PublishBatch, error: Exception) -> None:
+        """Take an original on a dead connection for failed."""
+        task = batch.take_call(ORIGINAL)
+        if task is not None:
+            task.cancel()
+            self._feed(batch, self._rpc.judge(batch, error))
 
     def _ended(self, batch: PublishBatch, attempt: int, task: asyncio.Task[list[str]]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if batch.run.decided:
-            return  # R7: a loser, most likely cancelled by us; no predicate shall see it
+        if batch.run.decided or not batch.is_under_way(attempt, task):
+            return  # R7: most likely cancelled by us; no predicate shall see it
         batch.take_call(attempt)
         event: Event
         if task.cancelled():
@@ -177,9 +207,9 @@ class Driver:
             self._feed(batch, Succeeded(attempt), task.result())
             return
         elif attempt == ORIGINAL:
-            event = batch.judge(error)
+            event = self._rpc.judge(batch, error)
         else:
-            event = Failed(attempt, error)
+            event = batch.hedge_failed(attempt, error)
         self._feed(batch, event)
         if isinstance(event, Abandoned) and not isinstance(event.error, Exception):
             raise event.error  # a predicate's SystemExit, say

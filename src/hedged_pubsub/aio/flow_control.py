@@ -18,6 +18,11 @@ class FlowControl:
         self._count = options.flow_control(settings)
         self.counts = self._count.counts
 
+    @property
+    def waiting(self) -> int:
+        """How many calls of ``publish()`` wait."""
+        return self._count.waiting
+
     async def add(self, size: int) -> Permit:
         """Count a message of so many bytes, and return what is to be released.
 

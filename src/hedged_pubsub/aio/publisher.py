@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import weakref
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NoReturn, cast
 
 import grpc.aio
 from google.api_core import gapic_v1
@@ -22,10 +23,11 @@ from hedged_pubsub._google import messages
 from hedged_pubsub._google.channels import second_channel
 from hedged_pubsub._google.options import (
     call_policies,
-    check_hedging_settings,
-    is_switched_off,
+    refuse_endpoint,
     refuse_ordering,
+    refuse_pickling,
     refuse_transport,
+    settings_in_force,
 )
 from hedged_pubsub.aio.flow_control import FlowControl
 from hedged_pubsub.aio.rpc import AsyncPublishRpc
@@ -36,6 +38,10 @@ _DEFAULT: Final = gapic_v1.method.DEFAULT
 _MAX_TURN: Final = 0.001
 """Seconds of publishing after which others get their turn. Nothing is waited for as long as flow
 control has room, so a task that publishes in a loop would keep all others from running."""
+
+publishers: weakref.WeakKeyDictionary[AsyncHedgedPublisher, asyncio.AbstractEventLoop]
+publishers = weakref.WeakKeyDictionary()
+"""All that are alive, with their loops."""
 
 _END_TIMEOUT: Final = 1.0
 """Seconds that closing waits for requests that it has cancelled. They end within a few turns of the
@@ -79,9 +85,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         **kwargs: Any,
     ) -> None:
         self._loop = _running_loop("be made")
-        check_hedging_settings(hedging_settings)
-        if is_switched_off():
-            hedging_settings = None
+        hedging_settings = settings_in_force(hedging_settings, batch_settings, kwargs)
         options = PublisherOptions(*publisher_options)
         refuse_ordering(options, "AsyncHedgedPublisher has no ordering: use the official client")
         refuse_transport(kwargs.get("transport"), PublisherGrpcAsyncIOTransport, "'grpc_asyncio'")
@@ -91,10 +95,14 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             if "transport" not in kwargs:
                 kwargs["credentials"] = AnonymousCredentials()
         make_channel = None
-        if hedging_settings is not None and hedging_settings.second_connection:
+        if hedging_settings is not None:
             make_channel = second_channel(
-                kwargs, PublisherGrpcAsyncIOTransport, grpc.aio.insecure_channel
+                kwargs,
+                PublisherGrpcAsyncIOTransport,
+                grpc.aio.insecure_channel,
+                hedging_settings.hedge_endpoint,
             )
+            refuse_endpoint(hedging_settings, make_channel)
         super().__init__(**kwargs)
         self._hedging_settings = hedging_settings
         self._closed = False
@@ -106,7 +114,11 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         self._tracing: bool = options.enable_open_telemetry_tracing
         self._flow_control = FlowControl(options.flow_control)
         self._rpc = AsyncPublishRpc(
-            transport, make_channel, self._loop, with_telemetry=hedging_settings is not None
+            transport,
+            make_channel,
+            self._loop,
+            with_telemetry=hedging_settings is not None,
+            settings=hedging_settings,
         )
         self._sender = Sender(
             hedging=hedging_settings,
@@ -117,6 +129,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             rpc=self._rpc,
             loop=self._loop,
         )
+        publishers[self] = self._loop
 
     @classmethod
     def from_service_account_info(
@@ -328,6 +341,10 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
                 await self.transport.close()
             finally:
                 await self._sender.driver.wait_for_tasks(_END_TIMEOUT)
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: it can be neither pickled nor copied."""
+        refuse_pickling(self)
 
     async def __aenter__(self) -> AsyncHedgedPublisher:
         """Return the publisher."""

@@ -12,6 +12,7 @@ from google.api_core import exceptions
 from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
 
 from hedged_pubsub._core import log
+from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._google import rpc
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.channels import MakeChannel
@@ -30,6 +31,7 @@ class AsyncPublishRpc(rpc.PublishRpc[AsyncPublishMethod]):
         loop: asyncio.AbstractEventLoop,
         *,
         with_telemetry: bool,
+        settings: HedgingSettings | None = None,
     ) -> None:
         super().__init__(
             transport,
@@ -37,6 +39,7 @@ class AsyncPublishRpc(rpc.PublishRpc[AsyncPublishMethod]):
             lock=contextlib.nullcontext(),
             clock=loop.time,
             with_telemetry=with_telemetry,
+            settings=settings,
         )
         self._loop = loop
         self._closing: set[asyncio.Task[None]] = set()
@@ -82,7 +85,11 @@ class AsyncPublishRpc(rpc.PublishRpc[AsyncPublishMethod]):
     def _connect(self, channel: Any) -> bool:
         # Waiting for a change of the state would leave a watch in gRPC's core, whose end is
         # reported to an event loop that may be closed by then.
-        return bool(channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY)
+        try:
+            state = channel.get_state(try_to_connect=True)
+        except Exception:  # noqa: BLE001 - it was closed
+            return False
+        return bool(state is grpc.ChannelConnectivity.READY)
 
     def _close_channel(self, channel: Any) -> None:
         task = self._loop.create_task(channel.close())

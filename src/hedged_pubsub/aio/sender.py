@@ -73,11 +73,11 @@ class Sender:
         self._has_extras = flow_control.counts or is_traced
         self._usual_policy = usual_policy
         self._loop = loop
-        self.driver = Driver(hedging, rpc, loop, self._settled)
+        self.driver = Driver(hedging, rpc, loop, self._settled, flow_control)
         self._mailboxes: dict[tuple[str, CallPolicy], Mailbox[PublishBatch]] = {}
         # Those that the timer or a flush has to send.
         self._watched: dict[tuple[str, CallPolicy], Mailbox[PublishBatch]] = {}
-        self._undecided: set[PublishBatch] = set()
+        self._undecided = self.driver.undecided
         self._waiters: dict[PublishBatch, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         # Called when the loop, whose timers hold this, is gone, or by the end of the interpreter.

@@ -33,6 +33,7 @@ from hedged_pubsub.cli.values import (
 
 STALLS: Final = "stalls"
 FROZEN_CONNECTION: Final = "frozen-connection"
+OUTAGE: Final = "outage"
 
 # Half the official client's RPC timeout of 60 s: a stall must not turn into a retry, which would
 # be a second comparison in the same table.
@@ -55,12 +56,13 @@ _PLAN_RATE: Final = number(0, 100_000, above=True)
 _PORT: Final = number(0, 65_535, whole=True)
 _PERCENTILE: Final = Value(lambda text: HedgeDelay.percentile(float(text)))
 _WORKLOADS: Final = listed(click.Choice(WORKLOADS))
+_FAULT: Final = click.Choice([STALLS, FROZEN_CONNECTION, OUTAGE])
 _MALFORMED: Final = click.Choice(["refuse", "skip"])
 
 _STALLS: Final = "share of publish requests that stall"
 _SEEDS: Final = "where the random draws start"
-_COUNTS: Final = "4000; 200 for a frozen connection"
-_RATES: Final = "200; 20 for a frozen connection"
+_COUNTS: Final = "4000; 200 for another fault"
+_RATES: Final = "200; 20 for another fault"
 _HEDGE_DELAY: Final = "how long to wait for an answer before sending the message again"
 _MEASUREMENT: Final = "how long one measurement of throughput or latency takes"
 _TARGETS: Final = (
@@ -114,7 +116,8 @@ class DemoOptions:
     official PublisherClient and through HedgedPublisher, and prints what both saw. By default
     a small share of the publish requests stall: the message is stored at once and only the
     answer is late, which is the worst case for duplicates. With --fault frozen-connection the
-    TCP connection of each client freezes for good.
+    TCP connection of each client freezes for good; with --fault outage the server is gone for
+    five seconds.
 
     Each message is a request of its own. Send times are fixed in advance, and latency counts
     from them: a stalled request cannot hide the ones behind it.
@@ -125,7 +128,7 @@ class DemoOptions:
         "json": "Output",
     }
 
-    fault: str = _option("", click.Choice([STALLS, FROZEN_CONNECTION]), "what goes wrong", STALLS)
+    fault: str = _option("", _FAULT, "what goes wrong", STALLS)
     publishes: int = _option("N", _PUBLISHES, "messages each client publishes", shown=_COUNTS)
     # The official client needs about 1.1 ms of CPU for a publish request of its own; far above this
     # rate the demo could only show how long its own queue is.
@@ -257,13 +260,13 @@ def parse(arguments: Sequence[str]) -> Options:
 
 def _demo(**values: Any) -> DemoOptions:
     publishes, rate = 4_000, 200.0
-    if values["fault"] == FROZEN_CONNECTION:
+    if values["fault"] != STALLS:
         publishes, rate = 200, 20.0  # the first seconds tell all
         for name, default in (("stall-rate", _STALL_RATE), ("stall", _STALL)):
             if values[name.replace("-", "_")] != default:
                 raise click.UsageError(
-                    f"--{name} belongs to --fault {STALLS}: leave it out, a frozen connection has"
-                    " no other fault",
+                    f"--{name} belongs to --fault {STALLS}: leave it out, --fault"
+                    f" {values['fault']} has no other fault",
                     click.get_current_context(),
                 )
     values["publishes"] = values["publishes"] or publishes

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from hedged_pubsub.cli.arguments import FROZEN_CONNECTION, DemoOptions
+from hedged_pubsub.cli.arguments import OUTAGE, STALLS, DemoOptions
 from hedged_pubsub.cli.clients import (
     CLIENTS,
     LATENCY,
@@ -51,6 +51,9 @@ _COUNTS: Final = {
 _MILLISECONDS: Final = "{:,.1f} ms"
 # A good part of the run before the freeze, to compare with, and most of it after.
 _FREEZE_AFTER: Final = 0.3
+_OUTAGE: Final = 5.0
+# The official client's fifth wait, with its jitter.
+_LONGEST_BACKOFF: Final = 52.0
 # What still counts as an answer: seconds that both clients get after the last publish.
 _GRACE: Final = 4.0
 
@@ -59,13 +62,14 @@ def run_demo(options: DemoOptions) -> None:
     """Measure both clients and show the result; raise CommandError if that cannot be done."""
     check_hedging_is_on()
     frozen = None
-    if options.fault == FROZEN_CONNECTION:
+    if options.fault != STALLS:
         frozen = FrozenRun(
             publishes=options.publishes,
             rate=options.rate,
             frozen_from=int(_FREEZE_AFTER * options.publishes),
             grace=_GRACE,
             hedge_delay=options.hedge_delay,
+            outage=_OUTAGE if options.fault == OUTAGE else 0.0,
         )
     with progress_bars() as progress, PubSubServer(process=True) as server:
         total = options.publishes
@@ -110,8 +114,8 @@ def _measure(
         address, longest, more = server.address, options.stall, {}
         if frozen is not None:
             proxy = stack.enter_context(TcpProxy(server.address))
-            address, longest = proxy.address, frozen.grace
-            more["before"] = stack.enter_context(_freezing(proxy, frozen))
+            address, longest = proxy.address, _LONGEST_BACKOFF
+            more["before"] = stack.enter_context(_breaking(proxy, frozen))
         made = stack.enter_context(publisher(client, address, ONE_MESSAGE, options.hedging))
         run = run_schedule(
             made,
@@ -129,25 +133,30 @@ def _measure(
 
 
 @contextmanager
-def _freezing(proxy: TcpProxy, run: FrozenRun) -> Iterator[Callable[[int], None]]:
-    """Yield what freezes the connection in use when it is a message's turn; thaw it at the end."""
+def _breaking(proxy: TcpProxy, run: FrozenRun) -> Iterator[Callable[[int], None]]:
+    """Yield what breaks the connection in use when it is a message's turn; mend it in time."""
 
-    def thaw() -> None:
+    def mend() -> None:
+        proxy.accept()
         for connection in proxy.connections:
             connection.thaw()
 
     def before(number: int) -> None:
-        if number == 0:
+        if number == (run.frozen_from if run.outage else 0):
             timer.start()
-        if number == run.frozen_from:
+        if number == run.frozen_from and run.outage:
+            proxy.refuse()
+            for connection in proxy.connections:
+                connection.reset()
+        elif number == run.frozen_from:
             # The one that the publishes went over; the other one has carried hedges at most.
             max(proxy.connections, key=lambda one: one.delivered("upstream")).freeze()
 
-    timer = threading.Timer(run.end, thaw)
+    timer = threading.Timer(run.outage or run.end, mend)
     timer.daemon = True
     yield before
     timer.cancel()
-    thaw()
+    mend()
 
 
 # --- The report on stalls.
@@ -192,7 +201,7 @@ def _change(before: float, after: float) -> str:
     return f"{'fell' if after < before else 'rose'} from {before:,.0f} ms to {after:,.0f} ms"
 
 
-# --- A frozen connection.
+# --- A connection that freezes, or a server that is gone for a while.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,6 +213,19 @@ class FrozenRun:
     frozen_from: int  # the first message after the freeze
     grace: float  # after the last publish, in which answers count
     hedge_delay: float
+    outage: float = 0.0  # how long the server is gone; if not at all, the connection freezes
+
+    @property
+    def fault(self) -> str:
+        """What happens, in a word."""
+        return "outage" if self.outage else "freeze"
+
+    @property
+    def title(self) -> str:
+        """What happens, as a title."""
+        if self.outage:
+            return f"The server is gone for {self.outage:g} s"
+        return "The connection freezes for good"
 
     @property
     def end(self) -> float:
@@ -230,9 +252,13 @@ def frozen_report(run: FrozenRun, runs: Pair[ClientRun]) -> Report:
     periods = timeline(run, answers)
     before, after = run.frozen_from, run.publishes - run.frozen_from
     shown = (
-        ("answered before the freeze", "answered_before", f"{{}} of {before}"),
+        (f"answered before the {run.fault}", "answered_before", f"{{}} of {before}"),
         ("median latency before", "p50_before_ms", _MILLISECONDS),
-        ("answered after the freeze", "answered_after", f"{{}} of {after}"),
+        (
+            f"answered after {'it began' if run.outage else 'the freeze'}",
+            "answered_after",
+            f"{{}} of {after}",
+        ),
         ("first publish after", "first_after_ms", _MILLISECONDS),
         ("slowest publish after", "slowest_after_ms", _MILLISECONDS),
         ("below the hedge delay again", "settled_s", "after {:.1f} s"),
@@ -248,16 +274,18 @@ def frozen_report(run: FrozenRun, runs: Pair[ClientRun]) -> Report:
         for one in periods
     ]
     words = (
-        f"Of {after:,} publishes after the freeze, PublisherClient got"
+        f"Of {after:,} publishes after the {run.fault}{' began' if run.outage else ''},"
+        f" PublisherClient got"
         f" {_share(plain['answered_after'], after)} answered within {run.grace:g} s of the"
         f" last one, and HedgedPublisher {_share(hedged['answered_after'], after)}"
     )
     if (settled := hedged["settled_s"]) is not None:
-        words += f", below the hedge delay from {settled:.1f} s after the freeze on"
+        since = "after it began" if run.outage else "after the freeze"
+        words += f", below the hedge delay from {settled:.1f} s {since} on"
     return Report(
         data={"run": run, "plain": plain, "hedged": hedged, "timeline": periods},
         tables=(
-            Table(title="The connection freezes for good", header=("", *_CLIENTS), rows=rows),
+            Table(title=run.title, header=("", *_CLIENTS), rows=rows),
             Table(title="Time line", header=("sent", *_CLIENTS), rows=period_rows),
         ),
         words=f"{words}.",

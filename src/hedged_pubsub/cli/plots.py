@@ -87,14 +87,21 @@ def draw_frozen(path: Path, run: FrozenRun, answers: Pair[Answers]) -> None:
     axes.axvline(0, color="black", lw=1)
     where: dict[str, Any] = {"xy": (0, 1), "xycoords": ("data", "axes fraction")}
     beside: dict[str, Any] = {"xytext": (-6, -6), "textcoords": "offset points"}
-    axes.annotate("the connection freezes", **where, **beside, ha="right", va="top")
+    text = "the server is gone" if run.outage else "the connection freezes"
+    axes.annotate(text, **where, **beside, ha="right", va="top")
     axes.axhline(run.hedge_delay, label=f"hedge delay ({run.hedge_delay:g} s)", **_DASHED)
     axes.set_yscale("log")
     axes.set_ylim(min(_TICKS), 2 * no_answer)
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks([*_TICKS, no_answer], [*_TICKS.values(), "no answer"])
-    axes.set(xlabel="seconds from the freeze to the publish", ylabel="latency")
-    axes.set_title("Publishing over a connection that freezes for good")
+    if run.outage:
+        axes.axvspan(0, run.outage, color="black", alpha=0.06)
+    axes.set(xlabel=f"seconds from the {run.fault} to the publish", ylabel="latency")
+    axes.set_title(
+        "Publishing through an outage"
+        if run.outage
+        else "Publishing over a connection that freezes for good"
+    )
     axes.grid(visible=True, which="major", alpha=0.4)
     axes.legend(loc="upper right", bbox_to_anchor=(1, 0.88), fontsize="small")
     figure.savefig(path, dpi=110)

@@ -38,6 +38,8 @@ _MULTIPLIER: Final = 2.0
 _USE_ASYNC: Final = "use AsyncTruncatedExponentialBackoff"
 _BACKOFF_BOUNDS: Final = "above 0 and finite, typically 32 or 64"
 
+_is_transient_or_429: Final = functools.partial(is_transient, too_many_requests=True)
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -66,8 +68,7 @@ class _TruncatedExponentialBackoff:
             raise TypeError(f"retry_too_many_requests must be True or False; got {too_many!r}")
         if not (on_error is None or callable(on_error)):
             raise TypeError(f"on_error must be a function of the error, or None; got {on_error!r}")
-        also_429 = functools.partial(is_transient, too_many_requests=True)
-        predicate = also_429 if too_many else is_transient
+        predicate = _is_transient_or_429 if too_many else is_transient
         maximum = _check_seconds("maximum_backoff", maximum_backoff)
         timeout = _check_deadline("deadline", deadline)
         self._take(_Values(predicate, maximum, timeout, on_error))

@@ -35,12 +35,16 @@ class StatusError(Exception):
     Attributes:
         code: the status code.
         details: the text that goes with it.
+        retry_after: seconds to wait that go with it as RetryInfo; None for none.
     """
 
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+    def __init__(
+        self, code: grpc.StatusCode, details: str, retry_after: float | None = None
+    ) -> None:
         super().__init__(code, details)
         self.code = code
         self.details = details
+        self.retry_after = retry_after
 
     def __str__(self) -> str:
         """Return code and text."""

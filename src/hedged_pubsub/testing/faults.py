@@ -98,14 +98,19 @@ class Status(Fault):
     Attributes:
         code: a `grpc.StatusCode` or its name, such as ``"UNAVAILABLE"``; not OK.
         after: how long the call is held before, in seconds; at least 0.
+        retry_after: seconds that a ``google.rpc.RetryInfo`` in the answer asks to wait; at least
+            0. None for an answer without one.
     """
 
     code: grpc.StatusCode | str
     after: float = 0.0
+    retry_after: float | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""
         Fault.__post_init__(self)
+        if self.retry_after is not None:
+            checks.number("retry_after", self.retry_after)
         code = grpc.StatusCode.__members__.get(self.code, self.code)
         if not isinstance(code, grpc.StatusCode) or code is grpc.StatusCode.OK:
             names = ", ".join(name for name in grpc.StatusCode.__members__ if name != "OK")

@@ -167,8 +167,9 @@ class PublishService:
             case faults.StoreThenStall(seconds=seconds):
                 if self._store(call):
                     self._after(seconds, call, self._answer)
-            case faults.Status(code=code, after=after):
-                error = StatusError(code, f"the fault script fails call {call.number}")
+            case faults.Status(code=code, after=after, retry_after=retry_after):
+                text = f"the fault script fails call {call.number}"
+                error = StatusError(code, text, retry_after)
                 self._after(after, call, partial(self._fail, error=error))
             case faults.DropReply():
                 if self._store(call):

@@ -13,8 +13,9 @@ from operator import methodcaller
 from typing import Any, Final
 
 import grpc
-from google.protobuf import empty_pb2
+from google.protobuf import duration_pb2, empty_pb2
 from google.pubsub_v1 import types
+from google.rpc import error_details_pb2, status_pb2
 
 from hedged_pubsub.testing.broker import Broker, Delivery, StatusError, Subscription, invalid
 
@@ -83,7 +84,18 @@ def fail(context: grpc.ServicerContext, send: Callable[[None], Any], error: Stat
     """End a call that is answered by ``send`` with the error's status."""
     context.set_code(error.code)
     context.set_details(error.details)
+    if error.retry_after is not None:
+        context.set_trailing_metadata((("grpc-status-details-bin", _with_retry_info(error)),))
     send(None)
+
+
+def _with_retry_info(error: StatusError) -> bytes:
+    nanos = round((error.retry_after or 0.0) * 1e9)
+    status = status_pb2.Status(code=error.code.value[0], message=error.details)
+    delay = duration_pb2.Duration(seconds=nanos // 10**9, nanos=nanos % 10**9)
+    status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
+    serialized: bytes = status.SerializeToString()
+    return serialized
 
 
 def _methods(**rows: Callable[[Any], Any]) -> dict[str, grpc.RpcMethodHandler]:

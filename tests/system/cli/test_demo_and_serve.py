@@ -63,6 +63,20 @@ def test_a_frozen_connection_stops_one_client_only(command: Command, tmp_path: P
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+def test_an_outage_ends_at_once_for_one_client(command: Command, tmp_path: Path) -> None:
+    """All of ours are stored soon after the server is back; the official ones wait on."""
+    plot = tmp_path / "outage.png"
+    outage = ("--fault", "outage", "--publishes", "160", "--hedge-delay", "0.5")
+    done = command.run("demo", *outage, "--json", "--plot", str(plot))
+    result = done.data()
+    plain, hedged = result["plain"], result["hedged"]
+    assert (hedged["answered_before"], hedged["answered_after"]) == (48, 112)
+    assert hedged["slowest_after_ms"] < 10_000
+    assert plain["answered_after"] < 112
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
 @linux_only
 def test_ctrl_c_while_publishing_leaves_nothing_behind(
     command: Command, monkeypatch: pytest.MonkeyPatch

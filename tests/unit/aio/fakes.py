@@ -74,6 +74,9 @@ class FakeRpc(AsyncPublishRpc):
         super().__init__(cast("Any", None), None, loop, with_telemetry=True)
         self.method = cast("FakeMethod", self._method)
 
+    def _connect(self, channel: object) -> bool:
+        return True
+
 
 class Interruption(BaseException):
     """Raised by a signal handler, or by a user's code that wants to end the process."""

@@ -30,9 +30,10 @@ from hedged_pubsub._core.events import (
     Suppressed,
     Woke,
 )
+from hedged_pubsub._core.hedge_budget import HedgeBudget
 from hedged_pubsub._core.hedge_delay import MIN_HEDGE_DELAY, HedgeDelay, MeasuredDelay
 from hedged_pubsub._core.settings import HedgingSettings
-from hedged_pubsub._core.token_bucket import TokenBucket
+from hedged_pubsub._core.waiting import Waiting
 
 # The official client's retry timeout, after which a batch gets no more hedges.
 _TOTAL_TIMEOUT: Final = 600.0
@@ -100,7 +101,9 @@ class _Replay:
         delay = settings.hedge_delay
         self._measured = MeasuredDelay(delay) if isinstance(delay, HedgeDelay) else None
         self._delay = settings.initial_hedge_delay
-        self._bucket = TokenBucket(settings.max_tokens, settings.refill_ratio)
+        self._budget = HedgeBudget(settings)
+        self._waiting = Waiting()
+        self._bucket = self._budget.bucket
         while self._bucket.tokens < settings.max_tokens:
             self._bucket.refill()
         self._engines: dict[int, AttemptEngine] = {}
@@ -119,7 +122,10 @@ class _Replay:
             if trace.latencies[number] > self._delay:
                 hedged[number] = math.nan
                 self._engines[number] = AttemptEngine(
-                    hedge_delay=self._delay, bucket=self._bucket, total_timeout=_TOTAL_TIMEOUT
+                    hedge_delay=self._delay,
+                    budget=self._budget,
+                    waiting=self._waiting,
+                    total_timeout=_TOTAL_TIMEOUT,
                 )
                 self._tell(number, Committed(), now)
         self._advance(math.inf)

@@ -1,0 +1,127 @@
+"""What programs do with the official client, they can do with this one, to the same effect."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+import typing
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from google.api_core.retry import Retry
+from google.cloud.pubsub_v1 import PublisherClient
+from google.cloud.pubsub_v1.types import (
+    BatchSettings,
+    LimitExceededBehavior,
+    PublisherOptions,
+    PublishFlowControl,
+)
+
+from hedged_pubsub import HedgedPublisher, HedgingSettings
+from hedged_pubsub.testing import PubSubServer
+
+from .conftest import TOPIC, Make, New, both_kinds, wait_until
+from .test_rules import stall_originals
+
+
+@both_kinds
+def test_a_new_retry_for_each_publish_shares_batches(make: Make, server: PubSubServer) -> None:
+    """Celery's broker library makes one each time; what they say is the same."""
+    settings = BatchSettings(max_latency=60)
+    publisher = make(settings, hedging_settings=HedgingSettings())
+    for number in range(300):
+        publisher.publish(TOPIC, b"%d" % number, retry=Retry(deadline=90), timeout=30)
+    publisher.flush(timeout=10)
+    assert len(server.messages()) == 300
+    assert len(server.attempts()) == 4
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    ("mistake", "error", "answer"),
+    [
+        (lambda new: new(HedgingSettings()), TypeError, "pass it by name, as hedging_settings="),
+        (
+            lambda new: new(hedge_delay=0.3),
+            TypeError,
+            r"pass hedging_settings=HedgingSettings\(hedge_delay=0.3\)",
+        ),
+        (lambda new: new().hedging_stats("orders"), ValueError, "topic must be a full name"),
+    ],
+)
+@pytest.mark.usefixtures("server")
+def test_a_first_mistake_is_answered_with_what_to_write(
+    new_publisher: New, mistake: Callable[[New], object], error: type[Exception], answer: str
+) -> None:
+    """They are those of people who know the official client and have not read about ours."""
+    with pytest.raises(error, match=answer):
+        mistake(new_publisher)
+
+
+def test_an_ordering_key_is_answered_with_what_to_write(make: Make) -> None:
+    """Enabling ordering, as the official client says, would be refused in turn."""
+    with pytest.raises(ValueError, match="hedging excludes ordering: leave it out, or use"):
+        make().publish(TOPIC, b"data", ordering_key="key")
+
+
+@pytest.mark.parametrize("attempt", [pickle.dumps, copy.copy])
+def test_a_publisher_belongs_to_one_process(make: Make, attempt: Callable[[Any], object]) -> None:
+    """Frameworks try to send it to their workers."""
+    with pytest.raises(TypeError, match="cannot be pickled or copied: make one in each process"):
+        attempt(make())
+
+
+def test_a_type_checker_knows_what_a_future_is_of() -> None:
+    """The official client's futures have no type of their own to it."""
+    assert typing.get_type_hints(HedgedPublisher.publish)["return"] == Future[str]
+
+
+class Tracer:
+    """What tracers do: wrap the class's method, add an attribute, and look at the future."""
+
+    def __init__(self, official: Any) -> None:
+        self.ids: list[str] = []
+        self.failures: list[Exception] = []
+
+        @functools.wraps(official)
+        def publish(client: Any, topic: str, data: bytes, **kwargs: Any) -> Any:
+            try:
+                future = official(client, topic, data, **kwargs, trace_id="4711")
+            except Exception as error:
+                self.failures.append(error)
+                raise
+            future.add_done_callback(lambda done: self.ids.append(done.result()))
+            return future
+
+        self.publish = publish
+
+
+@pytest.mark.parametrize("options", [{}, {"enable_open_telemetry_tracing": True}])
+def test_a_patched_class_sees_each_publish(
+    make: Make, server: PubSubServer, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """And what it adds is sent, hedged when it is slow, under flow control; errors are raised."""
+    tracer = Tracer(PublisherClient.publish)
+    monkeypatch.setattr(PublisherClient, "publish", tracer.publish)
+    flow_control = PublishFlowControl(1, limit_exceeded_behavior=LimitExceededBehavior.BLOCK)
+    publisher = make(
+        publisher_options=PublisherOptions(flow_control=flow_control, **options),
+        tokens=2,
+        script=stall_originals(),
+    )
+    assert publisher.open_telemetry_enabled == bool(options)
+    earned = publisher.hedging_stats().batches
+    wait_until(lambda: len(tracer.ids) == earned)
+    futures = [publisher.publish(TOPIC, b"data", retry=None) for _ in range(2)]
+    ids = [future.result(timeout=10) for future in futures]
+    wait_until(lambda: tracer.ids[earned:] == ids)
+    assert {(one.data, one.attributes) for one in server.messages()} == {
+        (b"data", (("trace_id", "4711"),))
+    }
+    assert publisher.hedging_stats().hedges_won == 2
+    with pytest.raises(TypeError, match="bytestring"):
+        publisher.publish(TOPIC, "text")  # type: ignore[arg-type]
+    assert len(tracer.failures) == 1
