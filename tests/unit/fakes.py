@@ -43,7 +43,7 @@ class VirtualTime(LibraryThread):
 
     def _take(self, item: Any) -> None:
         if isinstance(item, tuple):
-            _when, function, args = item
+            function, args = item
             function(*args)
         else:
             item.take()

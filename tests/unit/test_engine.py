@@ -151,7 +151,7 @@ def test_proof_lets_an_original_go() -> None:
     engine, other = engine_in_flight(), engine_in_flight()
     other._waiting = engine._waiting
     engine.handle(Failed(ORIGINAL, Transient(), transient=True, backoff=25.0), 0.1)
-    assert other.handle(Succeeded(ORIGINAL), 0.2) == [Resend(engine), Resolve(ORIGINAL)]
+    assert other.handle(Succeeded(ORIGINAL), 0.2) == [Resolve(ORIGINAL), Resend(engine)]
     assert engine.state is State.ORIGINAL_IN_FLIGHT
     assert engine.next_wakeup == 1.0
 

@@ -179,13 +179,20 @@ def test_one_probe_a_topic_and_hedge_delay() -> None:
     assert topic.runs.stats().hedges_suppressed == 0
 
 
-def test_thousands_that_wait_have_few_timers() -> None:
-    """Each keeps its phase, and has its timer within one delay once it is sent again (R2)."""
+@pytest.mark.parametrize("timeout", [600.0, 100.0])
+def test_thousands_that_wait_have_few_timers(timeout: float) -> None:
+    """Each keeps its phase, and has its timer within one delay once it is sent again (R2).
+
+    Also where so many wait that their turns would be spread over more time than they have.
+    """
     topic = Topic(initial_tokens=50)
     batches = []
     for number in range(1000):
         topic.now = number / 1000
-        batches.append(topic.wait(replace(BACKS_OFF, backoff=500.0)))
+        batch = core_batch(total_timeout=timeout)
+        topic.runs.commit(batch, topic.now)
+        topic.fail(batch, replace(BACKS_OFF, backoff=timeout - 10))
+        batches.append(batch)
     woken = probes = 0
     for tick in range(1000, 20_000):
         topic.now = tick / 1000

@@ -196,8 +196,10 @@ class AttemptEngine:
         self.original_latency: float | None = None
 
     def is_hedge_due(self, now: float) -> bool:
-        """Tell whether the hedge timer is due."""
-        return self._hedge_at <= now
+        """Tell whether the hedge timer is due, and a hedge would not be one probe too many."""
+        return self._hedge_at <= now and (
+            self.state is not State.BACKING_OFF or self._budget.may_probe(now)
+        )
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take in what happened at a monotonic second; return what to do, in this order.
@@ -306,8 +308,8 @@ class AttemptEngine:
         )
         if decision is Decision.NOTHING and not self.in_flight:
             # Of all that wait, a few have a timer within one delay; the others' would be in vain.
-            later = self._hedge_at + self._waiting.spread * delay
-            self._hedge_at = later if later < self._deadline else self._hedge_at
+            skipped = min(self._waiting.spread, max(0.0, self._deadline - self._hedge_at) // delay)
+            self._hedge_at += skipped * delay
         if decision is Decision.END:
             self._hedge_at = math.inf
         if decision in _OBSERVED and self._budget.observe_only:
@@ -363,11 +365,11 @@ class AttemptEngine:
         # Attempt 0 is the usual one: its command is made once for all batches.
         resolve = Resolve(event.attempt) if event.attempt else RESOLVE_ORIGINAL
         commands = self._end()
+        commands.append(resolve)
         if waiting.ready or waiting.later:
             for other in waiting.pick(count, now):
                 other.handle(LET_GO, now)
                 commands.append(Resend(other))
-        commands.append(resolve)
         return commands
 
     def _fail(self, event: Failed, _now: float) -> list[Command]:

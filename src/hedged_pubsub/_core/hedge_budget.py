@@ -103,6 +103,10 @@ class HedgeBudget:
         """Tell whether hedging is suspended."""
         return now < self._pushed_back_until and self.stored - self._stored_then < ENOUGH_STORED
 
+    def may_probe(self, now: float) -> bool:
+        """Tell whether a hedge may be sent as a probe: one a topic and hedge delay."""
+        return now >= self._next_probe_at
+
     def decide(
         self, now: float, *, hedges: int, shares_wait: bool, probes: float | None
     ) -> Decision:
@@ -120,7 +124,7 @@ class HedgeBudget:
         if shares_wait or self.is_pushed_back(now):
             return Decision.NOTHING
         if probes is not None:
-            if now < self._next_probe_at:
+            if not self.may_probe(now):
                 return Decision.NOTHING
             self._next_probe_at = now + probes
         if not self.bucket.take():

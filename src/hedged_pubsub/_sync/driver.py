@@ -30,6 +30,7 @@ from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.call_policy import CallPolicy
 from hedged_pubsub._google.metrics import METRICS
+from hedged_pubsub._sync import threads
 from hedged_pubsub._sync.flow_control import FlowControl
 from hedged_pubsub._sync.future import PublishFuture, fail_after_fork, settle
 from hedged_pubsub._sync.library_thread import LibraryThread
@@ -165,8 +166,14 @@ class Driver:
         self._library.call_at(when, self._on_wake, batch.run.number)
 
     def resend(self, number: int) -> None:
-        """Send the original of another batch soon."""
-        self._library.post(self._send_again, number)
+        """Send the original of another batch: on this thread, which is gRPC's, if it may.
+
+        Waking the library's thread for each would take longer than sending it.
+        """
+        if self.rpc.is_plain and not threads.FORK_GATE.is_closed:
+            self._send_again(number)
+        else:
+            self._library.post(self._send_again, number)
 
     def resolve(self, batch: PublishBatch, answer: Any, attempt: int) -> None:
         """Resolve the futures with the message ids."""

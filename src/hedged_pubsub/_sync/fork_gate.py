@@ -16,19 +16,23 @@ _PATIENCE: Final = 1.0
 
 
 class ForkGate:
-    """A context manager around calls of gRPC. It takes no lock unless the process forks."""
+    """A context manager around calls of gRPC. It takes no lock unless the process forks.
+
+    Attributes:
+        is_closed: Whether threads are held.
+    """
 
     def __init__(self) -> None:
         # Appending and popping are atomic, which adding to a number is not.
         self._inside: collections.deque[None] = collections.deque()
-        self._closed = False
+        self.is_closed = False
         self._opened = threading.Event()
 
     def __enter__(self) -> None:
         # Enter first, then check: either this thread sees that the gate is closed, or whoever
         # closed it sees this thread.
         self._inside.append(None)
-        while self._closed:
+        while self.is_closed:
             self._inside.pop()
             self._opened.wait()
             self._inside.append(None)
@@ -39,14 +43,14 @@ class ForkGate:
     def close(self) -> None:
         """Hold new threads, and wait for those inside: before a fork."""
         self._opened.clear()
-        self._closed = True
+        self.is_closed = True
         give_up = time.monotonic() + _PATIENCE
         while self._inside and time.monotonic() < give_up:
             time.sleep(0.0005)
 
     def open(self) -> None:
         """Let threads in again: after a fork, in the parent."""
-        self._closed = False
+        self.is_closed = False
         self._opened.set()
 
     def reset_after_fork(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import _thread
 import heapq
 import itertools
+import math
 import queue
 import threading
 import time
@@ -52,7 +53,7 @@ class Parking:
 
 _Timer = tuple[Any, ...]
 """When, in which order, what to call, and with what."""
-_Order = tuple[float, Callable[..., object], tuple[Any, ...]]
+_Order = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class LibraryThread:
@@ -85,6 +86,7 @@ class LibraryThread:
         while not self._inbox.empty():
             self._inbox.get_nowait()
         self._timers: list[_Timer] = []
+        self._sleeps_until = -math.inf  # unless it sleeps it need not be woken
         self.ident: int | None = None
         self.must_not_wait: set[int] = set()
         self.workers: set[int] = set()
@@ -108,14 +110,15 @@ class LibraryThread:
 
     def post(self, function: Callable[..., object], *args: Any) -> None:
         """Call ``function(*args)`` on the thread, as soon as it is free."""
-        self.put((0.0, function, args))
+        self.put((function, args))
 
     def call_at(self, when: float, function: Callable[..., object], *args: Any) -> None:
         """Call ``function(*args)`` on the thread at ``when``; what it raises is logged."""
-        if self.is_stand_in or _thread.get_ident() == self.ident:
-            heapq.heappush(self._timers, (when, next(self._order), function, *args))
-        else:
-            self.put((when, function, args))
+        # Pushing is one call of C code, so other threads may. They wake this one, which costs more
+        # than all else here, only where it sleeps for longer; see ``_run``.
+        heapq.heappush(self._timers, (when, next(self._order), function, *args))
+        if when < self._sleeps_until:
+            self.post(_do_nothing)
 
     def ask(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call ``function(*args)`` on the thread, and return its result or raise its error."""
@@ -195,8 +198,11 @@ class LibraryThread:
         self.ident = _thread.get_ident()
         self.must_not_wait.add(self.ident)
         while True:
-            due = self._timers[0][0] - self._clock() if self._timers else threading.TIMEOUT_MAX
-            self._step(min(max(due, 0.0), threading.TIMEOUT_MAX))
+            # A timer that is set in between is either seen here, or sees how long this will sleep.
+            self._sleeps_until = due = self._timers[0][0] if self._timers else math.inf
+            if self._timers and self._timers[0][0] < due:
+                continue
+            self._step(min(max(due - self._clock(), 0.0), threading.TIMEOUT_MAX))
 
     def _step(self, timeout: float) -> bool:
         """Wait for one piece of work, do it and what is due; return whether there was any."""
@@ -204,9 +210,10 @@ class LibraryThread:
             item = self._inbox.get(timeout=timeout) if timeout else self._inbox.get_nowait()
         except queue.Empty:
             item = None
+        self._sleeps_until = -math.inf
         if type(item) is tuple:
-            when, function, args = item
-            heapq.heappush(self._timers, (when, next(self._order), function, *args))
+            function, args = item
+            self._call(function, *args)
         elif item is not None:
             self._call(item.take)
         called = self._call_due()
@@ -227,3 +234,7 @@ class LibraryThread:
             function(*args)
         except Exception as error:  # noqa: BLE001 - R8: the thread survives
             self.on_error(function, error)
+
+
+def _do_nothing() -> None:
+    """Wake the thread, which then sees to its timers."""
