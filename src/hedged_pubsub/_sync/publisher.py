@@ -271,7 +271,7 @@ class HedgedPublisher(PatchablePublisher):
                 try:
                     release[0](*release[1])
                 finally:  # one call of C code, should a signal handler end the other one
-                    _tell((0.0, *release))
+                    _tell(release)
             if isinstance(error, FlowControlLimitError):
                 refused: Future[str] = futures.Future()
                 refused.set_exception(error)
