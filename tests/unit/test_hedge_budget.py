@@ -25,7 +25,6 @@ from hedged_pubsub._core.events import (
 )
 from hedged_pubsub._core.hedge_budget import (
     AFTER_LATENESS,
-    ENOUGH_STORED,
     MAX_LATENESS,
     MAX_PUSHBACK,
 )
@@ -215,8 +214,6 @@ def test_retry_info_suspends_hedging(attempt: int, asked: float, until: float) -
     refused, other = commit(runs), commit(runs, 0.1)
     assert wake(runs, refused, 1.0) == [HEDGE]
     runs.handle(refused, Failed(attempt, Transient(), True, 99.0, retry_after=asked), 1.05)
-    for _ in range(ENOUGH_STORED):
-        runs.handle(commit(runs, 1.06), Succeeded(ORIGINAL), 1.06)
     due = [wake(runs, other, now + 0.1) for now in range(1, math.ceil(until - 0.1) + 1)]
     assert due[-1] == [HEDGE]
     assert not any(due[:-1])
@@ -235,17 +232,6 @@ def test_resource_exhausted_suspends_hedging_for_one_delay() -> None:
     for now in (3.0, 4.0, 5.0, 6.0):
         assert wake(runs, second, now) == []
     assert wake(runs, second, 7.0) == [LAST_HEDGE]
-
-
-def test_many_stored_batches_end_a_suspension_that_nobody_asked_for() -> None:
-    """One refusal in a hundred requests would otherwise suspend hedging for good."""
-    runs = make_runs()
-    refused, slow = commit(runs), commit(runs)
-    runs.handle(refused, Failed(0, Transient(), True, 99.0, exhausted=True), 0.75)
-    for number in range(ENOUGH_STORED):
-        assert runs.topics["topic"].budget.is_pushed_back(0.9), number
-        runs.handle(commit(runs, 0.8), Succeeded(ORIGINAL), 0.8)
-    assert wake(runs, slow, 1.0) == [HEDGE]
 
 
 # --- Observing.

@@ -6,9 +6,10 @@ channel is stuck with the original; so hedges have a connection of their own.
 The rules. There is the client's own channel, and beside it at most two that the publisher opened.
 
 * C1: originals are sent on the client's channel, hedges on another one, which is opened when the
-  first batch goes out. Until it is connected, hedges are sent where the originals are. So is every
-  second hedge of a batch, for it may be the hedges' own connection that is stuck, unless that has
-  an endpoint of its own.
+  first batch goes out. Until it is connected, hedges are sent where the originals are. So is a
+  hedge if the batch's last one got no answer on that connection, nor has anything else since, while
+  that of the originals has answered: it may be the hedges' own connection that is stuck. One that
+  has an endpoint of its own is used all the same.
 * C2: a connection *loses* a batch to a hedge on another connection that decided it. It *answers*
   with a success or an error of the server. Nothing else counts: an attempt that is cancelled or
   times out says nothing about its connection.
@@ -65,6 +66,10 @@ class Todo(enum.Enum):
 
 Method = TypeVar("Method")
 
+Heard = tuple["Connection[Any]", int, int]
+"""The connection of a hedge, and how many answers came on it, and on that of the originals, before
+it was sent."""
+
 
 class Connection(Generic[Method]):
     """One connection, as its answers show it.
@@ -74,19 +79,30 @@ class Connection(Generic[Method]):
         own: Whether the publisher opened it, and closes it. Only then are calls counted:
         in_flight: The calls that are not known to have ended.
         starting: How many calls are about to be in flight.
+        answers: How many answers of the service came on it.
     """
 
-    __slots__ = ("_losses", "_silent_since", "in_flight", "method", "own", "starting")
+    __slots__ = (
+        "_losses",
+        "_silent_since",
+        "answers",
+        "in_flight",
+        "method",
+        "own",
+        "starting",
+    )
 
     def __init__(self, method: Method, *, own: bool) -> None:
         self.method = method
         self.own = own
         self.in_flight: set[Any] = set()
         self.starting = 0
+        self.answers = 0
         self._losses = 0
 
     def answered(self) -> None:
         """Take note of an answer of the service on it."""
+        self.answers += 1
         self._losses = 0
 
     def lost(self, now: float) -> bool:
@@ -150,6 +166,21 @@ class Connections(Generic[Method]):
     def uses(self, connection: Connection[Method]) -> bool:
         """Tell whether attempts may still be sent on a connection."""
         return connection in (self._originals, self._hedges, self.opening, self.home)
+
+    def heard(self, connection: Connection[Method]) -> Heard:
+        """Return what ``may_be_stuck`` is to know of a hedge that is sent on a connection now."""
+        return connection, connection.answers, self._originals.answers
+
+    def may_be_stuck(self, last_hedge: Heard | None) -> bool:
+        """Tell whether the hedges' connection may be, as a batch's last hedge on it shows (C1)."""
+        if last_hedge is None or self.has_endpoint:
+            return False
+        connection, answers, originals_answers = last_hedge
+        return (
+            connection is self._hedges
+            and connection.answers == answers
+            and self._originals.answers > originals_answers
+        )
 
     def fail_over(self) -> None:
         """Send originals on the hedges' connection, which alone is connected (C7)."""

@@ -23,10 +23,6 @@ MAX_PUSHBACK: Final = 60.0
 """Seconds that the service can suspend hedging for (R15). One mistaken answer must not turn it off
 for the day."""
 
-ENOUGH_STORED: Final = 20
-"""Batches stored since RESOURCE_EXHAUSTED that prove that the service has room again. Where one
-request in a hundred is refused, hedging would otherwise be suspended for good at a high rate."""
-
 
 class Decision(enum.Enum):
     """What to do about a hedge that is due."""
@@ -53,7 +49,6 @@ class HedgeBudget:
         "_max_hedges",
         "_next_probe_at",
         "_pushed_back_until",
-        "_stored_then",
         "bucket",
         "late_at",
         "observe_only",
@@ -68,7 +63,6 @@ class HedgeBudget:
         self.observe_only = settings.observe_only
         self.late_at = self._late_until = self._next_probe_at = self._pushed_back_until = -math.inf
         self.stored = 0
-        self._stored_then = math.inf
 
     def batch_stored(self) -> None:
         """Refill the bucket for a batch that was stored."""
@@ -90,18 +84,11 @@ class HedgeBudget:
     def push_back(self, retry_after: float | None, hedge_delay: float, now: float) -> None:
         """Suspend hedging after RetryInfo, or RESOURCE_EXHAUSTED without it (R15)."""
         seconds = hedge_delay if retry_after is None else min(retry_after, MAX_PUSHBACK)
-        is_suspended = self.is_pushed_back(now)
-        if is_suspended and self._pushed_back_until >= now + seconds:
-            return
-        self._pushed_back_until = now + seconds
-        if retry_after is not None:
-            self._stored_then = math.inf
-        elif not is_suspended or self._stored_then < math.inf:
-            self._stored_then = self.stored
+        self._pushed_back_until = max(self._pushed_back_until, now + seconds)
 
     def is_pushed_back(self, now: float) -> bool:
         """Tell whether hedging is suspended."""
-        return now < self._pushed_back_until and self.stored - self._stored_then < ENOUGH_STORED
+        return now < self._pushed_back_until
 
     def may_probe(self, now: float) -> bool:
         """Tell whether a hedge may be sent as a probe: one a topic and hedge delay."""

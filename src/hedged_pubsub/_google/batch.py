@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import grpc
@@ -12,7 +12,7 @@ from google.api_core import exceptions
 from google.cloud.pubsub_v1.publisher.exceptions import PublishError
 
 from hedged_pubsub._core.batching import Batch, Message
-from hedged_pubsub._core.connections import Connection
+from hedged_pubsub._core.connections import Connection, Heard
 from hedged_pubsub._core.events import ORIGINAL, Abandoned, Fail, Failed
 from hedged_pubsub._google.call_policy import TOO_LARGE, CallPolicy, CallState
 from hedged_pubsub._google.tracing import BatchTracing
@@ -21,6 +21,7 @@ from hedged_pubsub.retry.errors import requested_wait
 _NO_ANSWER: Final = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 )
+_NO_HEDGES: Final[Mapping[int, Connection[Any]]] = {}
 
 
 class PublishBatch(Batch):
@@ -32,8 +33,9 @@ class PublishBatch(Batch):
         "_original",
         "_policy",
         "connection",
-        "hedges_connection",
+        "hedge_connections",
         "is_unavailable",
+        "last_hedge",
         "request",
         "timer",
         "tracing",
@@ -48,8 +50,8 @@ class PublishBatch(Batch):
         self.request: Any = None  # from the commit until it is decided
         self.tracing: BatchTracing | None = None
         self.connection: Connection[Any] | None = None  # that the original was sent on last
-        # That hedge 1, 3, … was sent on last; the others are sent where originals are.
-        self.hedges_connection: Connection[Any] | None = None
+        self.hedge_connections: Mapping[int, Connection[Any]] = _NO_HEDGES
+        self.last_hedge: Heard | None = None
         self.is_unavailable = False  # whether its original ended so last
         self.timer: Any = None  # the driver's
 

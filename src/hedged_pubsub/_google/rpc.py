@@ -92,10 +92,8 @@ class PublishRpc(abc.ABC, Generic[M]):
         else:
             if batch.tracing is not None:
                 batch.tracing.hedged(attempt)
-            # Every second one goes where originals go (C1), unless that is not connected.
             ready = self._ready()
-            is_theirs = attempt % 2 == 0 and not connections.has_endpoint
-            if ready == (True, False) or (is_theirs and ready != (False, True)):
+            if ready == (True, False) or (ready[0] and connections.may_be_stuck(batch.last_hedge)):
                 which = ORIGINAL
         if self._clock() >= connections.check_at:
             self._begin_check()
@@ -106,8 +104,9 @@ class PublishRpc(abc.ABC, Generic[M]):
                 connection.starting += 1  # so that it is not closed before ``started``
         if attempt == ORIGINAL:
             batch.connection = connection
-        elif attempt % 2:
-            batch.hedges_connection = connection
+        else:
+            batch.last_hedge = connections.heard(connection)
+            batch.hedge_connections = {**batch.hedge_connections, attempt: connection}
         return connection, timeout
 
     def started(self, connection: Connection[M], call: object) -> None:
@@ -193,7 +192,7 @@ class PublishRpc(abc.ABC, Generic[M]):
         Return the connection of its original if that is now known to be dead.
         """
         loser = batch.connection
-        winner = batch.hedges_connection if attempt % 2 else loser
+        winner = batch.hedge_connections.get(attempt, loser)
         if attempt == ORIGINAL or winner is loser:
             if loser is not None:
                 loser.answered()

@@ -54,7 +54,7 @@ async def test_a_log_handler_that_raises_when_a_connection_is_lost(
     monkeypatch.setattr(rpc._connections, "_hedges", Connection(rpc.method, own=True))
     monkeypatch.setattr(Connection, "lost", lambda *_: True)
     batch = FakeBatch(future=loop.create_future())
-    batch.connection, batch.hedges_connection = rpc._connections.of(0), rpc._connections.of(1)
+    batch.connection, batch.hedge_connections = rpc._connections.of(0), {1: rpc._connections.of(1)}
     with handled(fail_to_log):
         rpc.stored(batch, 1)
         assert opened == []
