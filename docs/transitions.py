@@ -13,7 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from hedged_pubsub._core.engine import TRANSITIONS, State
+from hedged_pubsub._core.engine import TRANSITIONS
+from hedged_pubsub._core.states import State
 
 DIAGRAM: Final = Path(__file__).with_name("transitions.svg")
 PAGE: Final = Path(__file__).with_name("how-it-works.md")

@@ -12,7 +12,6 @@ from hedged_pubsub._core.engine import (
     TRANSITIONS,
     AttemptEngine,
     IllegalEventError,
-    State,
 )
 from hedged_pubsub._core.events import (
     ORIGINAL,
@@ -30,6 +29,7 @@ from hedged_pubsub._core.events import (
 )
 from hedged_pubsub._core.hedge_budget import AFTER_LATENESS, HedgeBudget
 from hedged_pubsub._core.settings import HedgingSettings
+from hedged_pubsub._core.states import State
 from hedged_pubsub._core.waiting import Waiting
 
 from .story import SCENARIOS, Transient, play

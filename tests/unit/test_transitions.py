@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from hedged_pubsub._core.engine import TRANSITIONS, State, Step, Transition
+from hedged_pubsub._core.engine import TRANSITIONS, Transition
+from hedged_pubsub._core.states import State, Step
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

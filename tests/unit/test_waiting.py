@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from hedged_pubsub._core.batching import Batch
-from hedged_pubsub._core.engine import State
 from hedged_pubsub._core.events import (
     ORIGINAL,
     Abandoned,
@@ -22,6 +21,7 @@ from hedged_pubsub._core.events import (
 )
 from hedged_pubsub._core.runs import WOKE, Runs
 from hedged_pubsub._core.settings import HedgingSettings
+from hedged_pubsub._core.states import State
 from hedged_pubsub._core.waiting import MAX_IN_FLIGHT, MIN_PAUSE
 
 from .replay import core_batch

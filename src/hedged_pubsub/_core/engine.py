@@ -38,7 +38,6 @@ The rules. Attempt 0 is the original, hedges are 1, 2, …; t0 is the time of th
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -65,6 +64,7 @@ from hedged_pubsub._core.events import (
     Woke,
 )
 from hedged_pubsub._core.hedge_budget import AFTER_LATENESS, MAX_LATENESS, Decision, HedgeBudget
+from hedged_pubsub._core.states import State, Step
 from hedged_pubsub._core.waiting import MIN_PAUSE, Waiting
 
 MAX_HEDGE_TIMEOUT: Final = 10.0
@@ -76,37 +76,6 @@ _OBSERVED: Final = (Decision.SUPPRESS, Decision.HOLD_BACK)
 
 # Held by every batch under way, so that none has a list of its own.
 _ONLY_ORIGINAL: Final = (ORIGINAL,)
-
-
-class State(enum.Enum):
-    """Where a batch stands."""
-
-    # The inherited one is a Python function, and every step looks a pair up in the table.
-    __hash__ = object.__hash__
-
-    NEW = "new"
-    ORIGINAL_IN_FLIGHT = "original in flight"
-    BACKING_OFF = "backing off"
-    HEDGES_ONLY = "hedges only"
-    DECIDED = "decided"
-
-
-class Step(enum.Enum):
-    """An event as the table knows it: told apart by attempt and by what is still possible."""
-
-    __hash__ = object.__hash__
-
-    COMMITTED = "committed"
-    HEDGE_TIMER_DUE = "hedge timer due"
-    RETRY_DUE = "retry due"
-    LET_GO = "let go"
-    SUCCEEDED = "an attempt succeeded"
-    ORIGINAL_FAILED = "original failed for good"
-    ORIGINAL_MAY_RETRY = "original failed, may retry"
-    ORIGINAL_SPENT = "original failed, retries spent, hedges in flight"
-    HEDGE_FAILED = "hedge failed"
-    LAST_HEDGE_FAILED = "last hedge failed"
-    ABANDONED = "abandoned"
 
 
 class IllegalEventError(RuntimeError):

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from hedged_pubsub._core import log
 from hedged_pubsub._core.batching import Batch
-from hedged_pubsub._core.engine import AttemptEngine, State
+from hedged_pubsub._core.engine import AttemptEngine
 from hedged_pubsub._core.events import (
     ORIGINAL,
     START_ORIGINAL,
@@ -38,6 +38,7 @@ from hedged_pubsub._core.events import (
     Woke,
 )
 from hedged_pubsub._core.settings import HedgingSettings
+from hedged_pubsub._core.states import State
 from hedged_pubsub._core.stats import HedgingStats
 from hedged_pubsub._core.topic_state import Durations, TopicState, snapshot
 
