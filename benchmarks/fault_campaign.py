@@ -125,8 +125,11 @@ class Result:
 class Load:
     """Keeps so many batches under way, and takes note of what becomes of each message."""
 
-    def __init__(self, *, messages: int, batch: int, in_flight: int, seconds: float) -> None:
+    def __init__(
+        self, *, messages: int, batch: int, in_flight: int, seconds: float, waves: bool
+    ) -> None:
         self.batch = batch
+        self.waves = waves
         self.in_flight = in_flight
         self.until = time.monotonic() + seconds
         self.messages = messages
@@ -134,6 +137,13 @@ class Load:
         self.latencies: list[float] = []
         self.acknowledged = bytearray(messages)
         self.published = self.failed = self.undecided = 0
+
+    @property
+    def places(self) -> int:
+        """How many places to wait for before the next batch; in waves, for all before each."""
+        if not self.waves:
+            return 1
+        return 0 if self.published // self.batch % self.in_flight else self.in_flight
 
     def next_batch(self) -> list[bytes]:
         """Return the messages of another batch; none if no more are wanted."""
@@ -156,7 +166,11 @@ class Load:
 
 def publish_by_threads(publisher: Any, load: Load) -> None:
     """Publish with a synchronous client."""
-    while load.room.acquire() and (batch := load.next_batch()):
+    while True:
+        for _ in range(load.places):
+            load.room.acquire()
+        if not (batch := load.next_batch()):
+            break
         begun, first = time.monotonic(), load.published - load.batch
         futures = [publisher.publish(TOPIC, data) for data in batch]
 
@@ -183,8 +197,11 @@ async def publish_by_tasks(publisher: AsyncHedgedPublisher, load: Load) -> None:
         load.ended(begun, first, stored=not failed)
         room.release()
 
-    while batch := load.next_batch():
-        await room.acquire()
+    while True:
+        for _ in range(load.places):
+            await room.acquire()
+        if not (batch := load.next_batch()):
+            break
         task = asyncio.ensure_future(one(batch, int.from_bytes(batch[0][:8], "big")))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
@@ -221,6 +238,7 @@ def run(
     in_flight: int = 60,
     seconds: float = 600.0,
     every: float = EVERY,
+    waves: bool = False,
 ) -> Result:
     """Publish so many messages, or for so long, with ``official``, ``threads`` or ``asyncio``."""
     batching = BatchSettings(max_messages=batch, max_bytes=9_000_000, max_latency=0.5)
@@ -228,7 +246,7 @@ def run(
     spawn = multiprocessing.get_context("spawn")
     server = spawn.Process(target=_serve, args=(messages, script(), there))
     server.start()
-    load = Load(messages=messages, batch=batch, in_flight=in_flight, seconds=seconds)
+    load = Load(messages=messages, batch=batch, in_flight=in_flight, seconds=seconds, waves=waves)
     with TcpProxy(here.recv()) as proxy, contextlib.ExitStack() as stack:
         os.environ["PUBSUB_EMULATOR_HOST"] = proxy.address
         begun = time.monotonic()
@@ -288,6 +306,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--batch", type=int, default=1000)
     parser.add_argument("--in-flight", type=int, default=60)
+    parser.add_argument("--waves", action="store_true", help="wait for all in flight before more")
     arguments = parser.parse_args()
     spawn = multiprocessing.get_context("spawn")
     for client in arguments.client or ["threads", "asyncio", "official"]:
