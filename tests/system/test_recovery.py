@@ -189,7 +189,7 @@ def test_r13_a_process_that_was_stopped_sends_no_hedge(server: PubSubServer, kin
         assert child.stdout is not None
         assert child.stdout.readline() == "sent\n"
         os.kill(child.pid, signal.SIGSTOP)
-        time.sleep(3.0)
+        time.sleep(5.0)
         os.kill(child.pid, signal.SIGCONT)
         assert child.stdout.readline() == "0\n"
         assert child.wait(20) == 0

@@ -156,6 +156,23 @@ def test_originals_on_a_dead_connection_count_as_unavailable(scene: Scene) -> No
         assert scene.bench.end(batch) == "resolve 0"
 
 
+@pytest.mark.parametrize("answered", [False, True])
+def test_one_lost_batch_of_five_in_flight(scene: Scene, answered: bool) -> None:
+    """C3: one token finds a dead connection, if half a second later no original was answered."""
+    lost, *waiting = [scene.send(30.0) for _ in range(5)]
+    scene.rpc._open = lambda: None
+    scene.bench.driver._runs.topics["topic"].bucket._level = 1_000_000
+    scene.advance(1.1)
+    assert [batch.attempts for batch in waiting] == [[0]] * 4
+    lost.calls[-1].succeed()
+    scene.bench.end(lost)
+    if answered:
+        scene.first.answered()
+    scene.advance(1.4)
+    assert [batch.attempts for batch in waiting] == ([[0]] if answered else [[0, 0]]) * 4
+    assert scene.send().connection is (scene.first if answered else scene.second)
+
+
 def test_a_hedge_that_shares_the_wait_is_not_sent(scene: Scene) -> None:
     """R14: neither connection is there; one copy goes out, and gets one more delay."""
     scene.ready = dict.fromkeys(scene.ready, False)

@@ -14,8 +14,10 @@ The rules. There is the client's own channel, and beside it at most two that the
   with a success or an error of the server. Nothing else counts: an attempt that is cancelled or
   times out says nothing about its connection.
 * C3: a connection is dead when it lost ``MIN_LOSSES`` batches in a row without an answer, the last
-  one at least ``MIN_SILENCE`` seconds after the first. A slow service is no dead connection: its
-  hedges are as slow as its originals, most of which win, and each that does starts the count again.
+  one at least ``MIN_SILENCE`` seconds after the first. So long after the first, originals that were
+  in flight on it then and are now count as lost as well, so that one token will do. A slow service
+  is no dead connection: its hedges are as slow as its originals, most of which win, and each that
+  does starts the count again.
 * C4: when the connection of the originals is dead, the next originals are sent on that of the
   hedges, at once. One that the publisher opened is closed when its last call has ended; the
   client's channel is the client's, and gRPC reconnects it in time.
@@ -80,15 +82,16 @@ class Connection(Generic[Method]):
         in_flight: The calls that are not known to have ended.
         starting: How many calls are about to be in flight.
         answers: How many answers of the service came on it.
+        silent_since: When it lost a batch first since its last answer, if it has.
     """
 
     __slots__ = (
         "_losses",
-        "_silent_since",
         "answers",
         "in_flight",
         "method",
         "own",
+        "silent_since",
         "starting",
     )
 
@@ -108,9 +111,17 @@ class Connection(Generic[Method]):
     def lost(self, now: float) -> bool:
         """Take note that a hedge elsewhere decided a batch; return whether this is dead (C3)."""
         if self._losses == 0:
-            self._silent_since = now
+            self.silent_since = now
         self._losses += 1
-        return self._losses >= MIN_LOSSES and now - self._silent_since >= MIN_SILENCE
+        return self.is_silent(now) and self.has_lost()
+
+    def is_silent(self, now: float) -> bool:
+        """Tell whether a batch was lost some time ago, and nothing was answered since (C3)."""
+        return self._losses > 0 and now - self.silent_since >= MIN_SILENCE
+
+    def has_lost(self, unanswered: int = 0) -> bool:
+        """Tell whether enough batches were lost, with so many that are in flight (C3)."""
+        return self._losses + unanswered >= MIN_LOSSES
 
 
 class Connections(Generic[Method]):
@@ -209,8 +220,13 @@ class Connections(Generic[Method]):
         (C4), so that hedges need a new connection.
         """
         winner.answered()
-        if loser is winner or not loser.lost(now):
-            return False
+        return loser is not winner and loser.lost(now) and self.replace(loser)
+
+    def replace(self, loser: Connection[Method]) -> bool:
+        """Send originals on the hedges' connection, as theirs is dead; return False if it is not.
+
+        It may be another one that is.
+        """
         if loser is not self._originals or self._hedges is loser:
             return False
         if self.has_endpoint and not loser.own:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -36,6 +36,11 @@ _WOKE_IN_VAIN: Final = Woke(shares_wait=True)
 class PublishRpc(abc.ABC, Generic[M]):
     """The publish requests of one publisher.
 
+    Attributes:
+        is_plain: Whether no user's code runs when a request is sent.
+        on_dead: Told of a connection that answers nothing any more, soon. What is in flight on it
+            counts as UNAVAILABLE (R17).
+
     ``make_channel`` makes a channel with a connection of its own, for hedges, unless ``settings``
     want none. ``lock`` guards which connections there are; nothing is called while it is held.
     """
@@ -60,6 +65,7 @@ class PublishRpc(abc.ABC, Generic[M]):
         self._with_telemetry = with_telemetry
         self._method = self._method_on(None)
         self.is_plain = self._method.is_plain
+        self.on_dead: Callable[[Connection[M]], object] = lambda _: None
         self._connections = Connections(
             self._method,
             can_open=make_channel is not None
@@ -121,10 +127,16 @@ class PublishRpc(abc.ABC, Generic[M]):
         if self._connections.own and self._connections.ended(call):
             self._close_drained()
 
-    def woke(self, batch: PublishBatch) -> Woke:
-        """Return the event of a batch whose timer is due: whether a hedge would wait (R14)."""
-        if not batch.run.is_hedge_due(self._clock()):
+    def woke(self, batch: PublishBatch, batches: Mapping[int, PublishBatch]) -> Woke:
+        """Return the event of a batch whose timer is due: whether a hedge would wait (R14).
+
+        ``batches`` are all that are under way.
+        """
+        now, connection = self._clock(), batch.connection
+        if not batch.run.is_hedge_due(now):
             return WOKE
+        if connection is not None and connection.is_silent(now):
+            self._check_silence(connection, batches)
         if self._token is not None and self._token.is_awaited:
             return _WOKE_IN_VAIN
         originals_ready, hedges_ready = self._ready()
@@ -153,19 +165,20 @@ class PublishRpc(abc.ABC, Generic[M]):
         is_lost = self._fail_over() or not unsent
         return dataclasses.replace(verdict, unsent=unsent, connection_lost=is_lost)
 
-    def stuck_on(
-        self, dead: Connection[M], batches: Iterable[PublishBatch]
-    ) -> list[tuple[PublishBatch, Exception]]:
-        """Return the batches whose originals are in flight on a dead connection, and their error.
+    def _check_silence(self, silent: Connection[M], batches: Mapping[int, PublishBatch]) -> None:
+        unanswered = sum(
+            batch.run.original_sent_at <= silent.silent_since
+            for batch in in_flight_on(silent, batches)
+        )
+        if silent.has_lost(unanswered):
+            with self._lock:
+                is_dead = self._connections.replace(silent)
+            if is_dead:
+                self._is_dead(silent)
 
-        That counts as UNAVAILABLE (R17).
-        """
-        text = "the connection answers nothing any more"
-        return [
-            (batch, exceptions.ServiceUnavailable(text))
-            for batch in batches
-            if batch.connection is dead and ORIGINAL in batch.run.in_flight
-        ]
+    def _is_dead(self, connection: Connection[M]) -> None:
+        self._soon(self._replace)
+        self._later(0, self.on_dead, connection)
 
     def _ready(self) -> tuple[bool, bool]:
         """Tell whether the connections of originals and of hedges are connected."""
@@ -186,11 +199,8 @@ class PublishRpc(abc.ABC, Generic[M]):
         with self._lock:
             self._connections.check_home(is_ready=is_ready)
 
-    def stored(self, batch: PublishBatch, attempt: int) -> Connection[M] | None:
-        """Take note of the attempt whose answer decided a batch.
-
-        Return the connection of its original if that is now known to be dead.
-        """
+    def stored(self, batch: PublishBatch, attempt: int) -> None:
+        """Take note of the attempt whose answer decided a batch."""
         loser = batch.connection
         winner = batch.hedge_connections.get(attempt, loser)
         if attempt == ORIGINAL or winner is loser:
@@ -198,11 +208,9 @@ class PublishRpc(abc.ABC, Generic[M]):
                 loser.answered()
         elif loser is not None and winner is not None:
             with self._lock:
-                must_open = self._connections.lost(loser, winner, self._clock())
-            if must_open:
-                self._soon(self._replace)
-                return loser
-        return None
+                is_dead = self._connections.lost(loser, winner, self._clock())
+            if is_dead:
+                self._is_dead(loser)
 
     def _begin_check(self) -> None:
         with self._lock:
@@ -274,3 +282,20 @@ class PublishRpc(abc.ABC, Generic[M]):
     @abc.abstractmethod
     def _close_channel(self, channel: Any) -> None:
         """Close a channel soon."""
+
+
+def in_flight_on(
+    connection: Connection[Any], batches: Mapping[int, PublishBatch]
+) -> list[PublishBatch]:
+    """Return the batches whose originals are in flight on a connection."""
+    return [
+        batch
+        for batch in list(batches.values())
+        if batch.connection is connection and ORIGINAL in batch.run.in_flight
+    ]
+
+
+def no_answer() -> Exception:
+    """Return the error of a request on a connection that is dead."""
+    error: Exception = exceptions.ServiceUnavailable("the connection answers nothing any more")
+    return error

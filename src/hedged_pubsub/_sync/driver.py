@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from hedged_pubsub._core import hedge_log
+from hedged_pubsub._core.connections import Connection
 from hedged_pubsub._core.events import (
     ORIGINAL,
     ORIGINAL_SUCCEEDED,
@@ -30,6 +31,7 @@ from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.call_policy import CallPolicy
 from hedged_pubsub._google.metrics import METRICS
+from hedged_pubsub._google.rpc import in_flight_on, no_answer
 from hedged_pubsub._sync import threads
 from hedged_pubsub._sync.flow_control import FlowControl
 from hedged_pubsub._sync.future import PublishFuture, fail_after_fork, settle
@@ -70,6 +72,7 @@ class Driver:
         self._runs: Runs[PublishBatch] = Runs(hedging)
         self._runs.durations = METRICS.watch(self, self._runs.topics, self)
         self.stats = self._runs.stats
+        rpc.on_dead = self._give_up_on
         # Bound once: gRPC and the library's thread hold one for each batch.
         self._on_end = self._ended
         self._on_wake = self._wake
@@ -177,15 +180,8 @@ class Driver:
 
     def resolve(self, batch: PublishBatch, answer: Any, attempt: int) -> None:
         """Resolve the futures with the message ids."""
-        dead = self.rpc.stored(batch, attempt)
+        self.rpc.stored(batch, attempt)
         self._end(batch, answer, None, attempt)
-        if dead is not None:
-            for other, error in self.rpc.stuck_on(dead, list(self._runs.batches.values())):
-                with self._engine_lock:
-                    call = other.take_call(ORIGINAL)
-                if call is not None:
-                    self.rpc.cancel(call)
-                    self._failed(other, ORIGINAL, error)
 
     def fail(self, batch: PublishBatch, failure: Fail) -> None:
         """Fail the futures with what the official client would raise."""
@@ -201,7 +197,7 @@ class Driver:
         batch = self._runs.batches.get(number)
         if batch is None:
             return
-        woke = self.rpc.woke(batch)
+        woke = self.rpc.woke(batch, self._runs.batches)
         with self._engine_lock:
             orders = self._runs.handle(batch, woke, self._clock())
         if self.runs_users_code(batch) and any(isinstance(order, Start) for order in orders):
@@ -219,6 +215,14 @@ class Driver:
             self._workers.submit_urgent(carry_out, orders, batch, self)
         else:
             carry_out(orders, batch, self)
+
+    def _give_up_on(self, dead: Connection[Any]) -> None:
+        for batch in in_flight_on(dead, self._runs.batches):
+            with self._engine_lock:
+                call = batch.take_call(ORIGINAL)
+            if call is not None:
+                self.rpc.cancel(call)
+                self._failed(batch, ORIGINAL, no_answer())
 
     def _ended(self, batch: PublishBatch, attempt: int, call: Any) -> None:
         """Take in the end of a request, on gRPC's thread."""

@@ -15,11 +15,13 @@ from typing import Any
 from google.api_core import exceptions
 
 from hedged_pubsub._core import hedge_log
+from hedged_pubsub._core.connections import Connection
 from hedged_pubsub._core.events import ORIGINAL, Abandoned, Call, Event, Fail, Succeeded
 from hedged_pubsub._core.runs import Runs, carry_out
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.metrics import METRICS
+from hedged_pubsub._google.rpc import in_flight_on, no_answer
 from hedged_pubsub.aio.flow_control import FlowControl
 from hedged_pubsub.aio.rpc import AsyncPublishRpc
 
@@ -51,6 +53,7 @@ class Driver:
         )
         self._runs.durations = METRICS.watch(self, self._runs.topics, self)
         self.stats = self._runs.stats
+        rpc.on_dead = self._give_up_on
         # Held until they end, those of cancelled attempts too: the loop holds no task strongly.
         self._tasks: set[asyncio.Task[list[str]]] = set()
 
@@ -129,10 +132,7 @@ class Driver:
     def resolve(self, batch: PublishBatch, answer: Any, attempt: int) -> None:
         """Resolve the futures with the message ids."""
         try:
-            dead = self._rpc.stored(batch, attempt)
-            if dead is not None:
-                for other, error in self._rpc.stuck_on(dead, list(self._runs.batches.values())):
-                    self._loop.call_soon(self._give_up, other, error)
+            self._rpc.stored(batch, attempt)
             batch.end_spans(answer, None, attempt)
         finally:
             for future, message_id in zip(self._settle(batch), answer, strict=False):
@@ -179,18 +179,24 @@ class Driver:
     def _wake(self, batch: PublishBatch, when: float) -> None:
         # A loop may call early, by the resolution of its clock: uvloop's counts milliseconds.
         now = max(when, self._loop.time())
-        carry_out(self._runs.handle(batch, self._rpc.woke(batch), now), batch, self)
+        carry_out(
+            self._runs.handle(batch, self._rpc.woke(batch, self._runs.batches), now), batch, self
+        )
 
     def _send_again(self, number: int) -> None:
         if (batch := self._runs.batches.get(number)) is not None:
             carry_out(self._runs.resend(batch), batch, self)
 
-    def _give_up(self, batch: PublishBatch, error: Exception) -> None:
-        """Take an original on a dead connection for failed."""
+    def _give_up_on(self, dead: Connection[Any]) -> None:
+        # One by one: what the spans of one raise must not keep the others.
+        for batch in in_flight_on(dead, self._runs.batches):
+            self._loop.call_soon(self._give_up, batch)
+
+    def _give_up(self, batch: PublishBatch) -> None:
         task = batch.take_call(ORIGINAL)
         if task is not None:
             task.cancel()
-            self._feed(batch, self._rpc.judge(batch, error))
+            self._feed(batch, self._rpc.judge(batch, no_answer()))
 
     def _ended(self, batch: PublishBatch, attempt: int, task: asyncio.Task[list[str]]) -> None:
         self._tasks.discard(task)
