@@ -120,7 +120,8 @@ class Result:
         soon: The share of them that was stored within two seconds.
         slowest: Seconds after the end of the outage until the last of those was stored, that were
             within five seconds.
-        fresh_p99: Seconds that messages took which were published in the two seconds after it.
+        fresh_p99: Seconds that messages took which were published in the two seconds after the
+            first one was stored again.
         requests: Requests that reached the server during the outage.
         failed: Messages that failed.
     """
@@ -167,10 +168,11 @@ def run(make: Make, *, kind: str, seconds: float, rate: float = RATE) -> Result:
             requests = len([one for one in server.attempts() if one.outcome == "failed"])
     waited = [ends.get(n) for n, start in enumerate(outcome.starts) if start < over]
     waits = [(end or 1e9) - over for end in waited if end is None or end >= over]
+    back = min((end for end in ends.values() if end >= over), default=over)
     fresh = [
         ends.get(n, 1e9) - start
         for n, start in enumerate(outcome.starts)
-        if over <= start < over + SOON
+        if back <= start < back + SOON
     ]
     return Result(
         waiting=len(waits),
