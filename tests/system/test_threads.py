@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import logging
 import sys
@@ -68,6 +69,24 @@ def test_timers_come_in_order_and_none_early(library: LibraryThread) -> None:
     wait_until(lambda: len(seen) == 3)
     assert [tenths for tenths, _ in seen] == [1, 2, 3]
     assert all(at >= tenths / 10 for tenths, at in seen)
+
+
+def test_no_timer_is_missed(library: LibraryThread) -> None:
+    """Neither one that another thread sets while this one falls asleep, nor one that is very near.
+
+    For that one CPython's queue would wait for ever.
+    """
+    switch_interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for turn in range(20_000):
+            called = _thread.allocate_lock()
+            called.acquire()
+            library.post(int)
+            library.call_at(clock() + 1e-7 * (turn % 600), called.release)
+            assert called.acquire(timeout=5), turn
+    finally:
+        sys.setswitchinterval(switch_interval)
 
 
 def test_the_thread_survives_what_it_calls(library: LibraryThread) -> None:

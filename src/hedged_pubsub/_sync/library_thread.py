@@ -207,9 +207,9 @@ class LibraryThread:
     def _step(self, timeout: float) -> bool:
         """Wait for one piece of work, do it and what is due; return whether there was any."""
         try:
-            item = self._inbox.get(timeout=timeout) if timeout else self._inbox.get_nowait()
+            item = self._inbox.get_nowait()
         except queue.Empty:
-            item = None
+            item = self._sleep(timeout) if timeout else None
         self._sleeps_until = -math.inf
         if type(item) is tuple:
             function, args = item
@@ -218,6 +218,17 @@ class LibraryThread:
             self._call(item.take)
         called = self._call_due()
         return called or item is not None
+
+    def _sleep(self, timeout: float) -> Any:
+        """Wait for a piece of work; ``get_nowait`` has found none.
+
+        Without that, CPython before 3.13 may wait for ever: the queue's lock may be open though it
+        is empty, and if the time has passed once it is shut, what is left of it is negative.
+        """
+        try:
+            return self._inbox.get(timeout=timeout)
+        except queue.Empty:
+            return None
 
     def _call_due(self) -> bool:
         # Timers that these set for now wait for the next turn, so that the queue gets its own.
