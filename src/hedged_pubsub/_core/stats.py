@@ -110,7 +110,7 @@ class Counters:
 
     def freeze(self, tokens: float, latencies: Latencies | None) -> HedgingStats:
         """Return the numbers as users get them."""
-        counts: Any = dict(zip(COUNTS, counts_of(self), strict=True))
+        counts: Any = {name: getattr(self, name) for name in COUNTS}
         if latencies is None:
             return HedgingStats(**counts, tokens=tokens)
         return HedgingStats(
@@ -123,10 +123,7 @@ class Counters:
 
 def total(by_topic: dict[str, HedgingStats], latencies: Latencies) -> HedgingStats:
     """Return the numbers of topics together."""
-    counts: Any = dict.fromkeys(COUNTS, 0)
-    if by_topic:
-        columns = zip(*map(counts_of, by_topic.values()), strict=True)
-        counts = dict(zip(COUNTS, map(sum, columns), strict=True))
+    counts: Any = {name: sum(map(attrgetter(name), by_topic.values())) for name in COUNTS}
     return HedgingStats(
         **counts,
         tokens=sum(stats.tokens for stats in by_topic.values()),
