@@ -22,6 +22,8 @@ _SERIAL = (
     "tests/system/telemetry/test_spans.py::test_what_hedging_adds",  # latencies
     "tests/system_emulated/test_connections.py",  # latencies below a tenth of a second
     "tests/system/testing/test_load.py",  # thousands of calls at once, in seconds
+    "tests/system/test_costs.py::test_a_topic_takes_little_memory",
+    "tests/unit/test_recent_topics.py::test_a_topic_takes_little_memory",
 )
 
 

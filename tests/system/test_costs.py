@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import gc
 import sys
@@ -11,12 +12,15 @@ import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 from google.cloud import pubsub_v1
 
 import hedged_pubsub.testing
-from hedged_pubsub import HedgedPublisher, HedgingSettings
+from hedged_pubsub import AsyncHedgedPublisher, HedgedPublisher, HedgingSettings, _sync, aio
+from hedged_pubsub._core import recent_topics
+from hedged_pubsub._google import method
 from hedged_pubsub._sync import threads
 from hedged_pubsub.testing import FaultScript, PubSubServer, Stall
 
@@ -218,6 +222,38 @@ def test_a_stalled_message_takes_less_memory_than_officially(other_process: PubS
             del futures
         official.stop()
     assert kept[0] < kept[1]
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("kind", [HedgedPublisher, AsyncHedgedPublisher])
+def test_a_topic_takes_little_memory(
+    other_process: PubSubServer,
+    kind: type[HedgedPublisher | AsyncHedgedPublisher],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beyond those in use, two kilobytes at most are kept of each: less than two histograms."""
+    for module in (recent_topics, method, _sync.sender, aio.sender):
+        monkeypatch.setattr(module, "MAX_TOPICS", 10)
+    names = [other_process.create_topic(f"{kind.__name__}-{number}") for number in range(400)]
+    kept: list[int] = []
+
+    async def publish() -> None:
+        publisher = kind(ONE_MESSAGE, hedging_settings=HedgingSettings(hedge_delay=0.1))
+        for part in (names[:100], names[100:]):
+            futures: Any = [publisher.publish(name, DATA) for name in part]
+            if isinstance(publisher, HedgedPublisher):
+                futures = map(asyncio.wrap_future, futures)
+            await asyncio.gather(*futures)
+            await asyncio.sleep(0.3)  # beyond their hedge timers
+            gc.collect()
+            kept.append(_traced_memory())
+        assert publisher.hedging_stats().result_latency.count == len(names)
+        end: Any = publisher.close()
+        if end is not None:
+            await end
+
+    asyncio.run(publish())
+    assert (kept[1] - kept[0]) / 300 < 2000
 
 
 def test_an_idle_publisher_uses_no_cpu(server: PubSubServer) -> None:

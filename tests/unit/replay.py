@@ -22,7 +22,6 @@ from hedged_pubsub._core.events import (
 )
 from hedged_pubsub._core.runs import WOKE, Runs
 from hedged_pubsub._core.token_bucket import TokenBucket
-from hedged_pubsub._core.topic_state import TopicState
 
 TIMERS_FIRST, ANSWERS_FIRST = 0, 2
 """What is due at the same time as an answer: a timer comes before it, or after it."""
@@ -109,7 +108,7 @@ def replay(
     batches = [Batch() for _ in latencies]
     starts = commits or [number / 20 for number in range(len(latencies))]
     runs: Runs[batching.Batch] = Runs(settings)
-    topic = runs.topics["topic"] = TopicState("topic", settings, hedged=True, durations=None)
+    topic = runs.use("topic")
     topic.budget.bucket = bucket or full_bucket(settings)
 
     def answer(number: int, start: Start) -> tuple[float, Event]:

@@ -16,6 +16,7 @@ from opentelemetry.metrics import Histogram, Meter, NoOpHistogram, NoOpMeter, No
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+import hedged_pubsub._google.metrics
 from hedged_pubsub._core.batching import Batch
 from hedged_pubsub._core.events import ORIGINAL, Call, Event, Failed, Order, Succeeded
 from hedged_pubsub._core.runs import WOKE, Runs
@@ -145,6 +146,39 @@ def test_a_dropped_publisher_is_forgotten_and_its_counts_are_not(collected: Coll
         Publisher(collected.metrics).publish(ORDERS)
     assert len(collected.metrics._live) <= 3
     assert collected.metrics._kept[ORDERS]["batches"] >= 98
+
+
+def test_very_many_topics_are_one_series(
+    collected: Collected, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those beyond the bound, with the SDK's own attribute for it; the totals are all there."""
+    monkeypatch.setattr(hedged_pubsub._google.metrics, "MAX_TOPICS", 2)
+    dropped = Publisher(collected.metrics)
+    for topic in (ORDERS, BILLS):
+        publisher.publish(topic)
+        collected.values(BATCHES)
+    for number in range(5):
+        publisher.publish(f"projects/shop/topics/tenant-{number}")
+        dropped.publish(f"projects/shop/topics/tenant-{number + 3}", 0.25)
+    others = frozenset({("messaging.system", "gcp_pubsub"), ("otel.metric.overflow", True)})
+
+    def value(name: str) -> Any:
+        points = collected.metric(name).data.data_points
+        by_attributes = {frozenset(point.attributes.items()): point for point in points}
+        assert len(by_attributes) == 3
+        return by_attributes[others].value
+
+    assert value(BATCHES) == 10
+    assert value(TOKENS) == pytest.approx(1.0)
+    assert value(DELAY) == 1.0
+    del dropped
+    gc.collect()
+    assert value(BATCHES) == 10
+    assert value(TOKENS) == pytest.approx(0.5)
+    assert len(collected.metrics._kept) == 1
+    last = collected.metric(DURATION).data.data_points[-1]
+    assert (last.count, last.attributes["otel.metric.overflow"]) == (10, True)
+    assert last.attributes["hedged_pubsub.outcome"] == "original"
 
 
 def test_durations_by_outcome(collected: Collected, publisher: Publisher) -> None:

@@ -16,6 +16,7 @@ from hedged_pubsub._core.flow_control import Permit
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.call_policy import CallPolicy
 from hedged_pubsub._google.direct_call import DirectCall
+from hedged_pubsub._sync import sender
 from hedged_pubsub._sync.driver import Driver
 from hedged_pubsub._sync.future import PublishFuture
 from hedged_pubsub._sync.sender import Sender
@@ -116,6 +117,39 @@ def test_a_mailbox_that_is_empty_is_forgotten() -> None:
         bench.add(other_policy())
     assert len(bench.sent) == 20
     assert list(bench.sender._mailboxes.values()) == [usual]
+
+
+def test_mailboxes_of_very_many_topics_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest first, even if a timer runs all the time; every message is sent."""
+    monkeypatch.setattr(sender, "MAX_TOPICS", 10)
+    bench = Bench(max_latency=0.5)
+    for number in range(100):
+        topic = f"projects/test/topics/{number}"
+        bench.sender.make_usual(topic, bench.sender.mailbox(topic, POLICY))
+        bench.add(topic=topic)
+        bench.time.advance(0.1 * number)
+        assert len(bench.sender._watched) <= 20
+        assert len(bench.sender._mailboxes) <= 20
+    bench.time.advance(20.0)
+    assert [batch.topic for batch in bench.sent] == [
+        f"projects/test/topics/{number}" for number in range(100)
+    ]
+    assert list(bench.sender.usual.values()) == list(bench.sender._mailboxes.values())
+    assert f"projects/test/topics/{number}" in bench.sender.usual
+
+
+def test_a_mailbox_in_use_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is among the oldest and has a message is forgotten when that is sent."""
+    monkeypatch.setattr(sender, "MAX_TOPICS", 2)
+    bench = Bench(max_latency=FOREVER)
+    made = []
+    for number in range(5):
+        topic = f"projects/test/topics/{number}"
+        bench.sender.make_usual(topic, bench.sender.mailbox(topic, POLICY))
+        made.append(bench.add(topic=topic))
+    assert set(bench.sender.send_all()) == set(made)
+    assert len(bench.sent) == 5
+    assert len(bench.sender._mailboxes) == len(bench.sender.usual) <= 3
 
 
 def test_a_forgotten_mailbox_still_sends() -> None:

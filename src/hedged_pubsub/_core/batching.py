@@ -174,6 +174,11 @@ class Mailbox(Generic[B]):
         self.wanted = 1
         self.bound = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is neither a message nor a batch."""
+        return self.batch is None and not self.queue
+
     def fill(self) -> Iterator[list[B]]:
         """Move what is in the queue now into batches, and yield those that are full.
 

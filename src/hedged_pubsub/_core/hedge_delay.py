@@ -110,6 +110,8 @@ class HedgeDelay:
 class MeasuredDelay:
     """The hedge delay of one topic, out of what its originals took.
 
+    ``initial`` is the delay in seconds until enough of them were measured, if not the setting's.
+
     Without clock or lock: whoever drives the attempt engines serialises the calls. The window is
     measured in requests, not in seconds: after an idle night the delay is that of the evening
     before, until new requests have taken the place of the old ones.
@@ -126,9 +128,9 @@ class MeasuredDelay:
     # a window of 200 is small, exact, forgets in a known time, and needs nothing installed.
     __slots__ = ("_enough", "_fraction", "_initial", "_ordered", "_recent", "_turn", "_window")
 
-    def __init__(self, setting: HedgeDelay) -> None:
+    def __init__(self, setting: HedgeDelay, initial: float | None = None) -> None:
         self._fraction = setting.fraction
-        self._initial = setting.initial
+        self._initial = setting.initial if initial is None else initial
         above = 1 - setting.fraction
         self._window = max(_MIN_WINDOW, min(math.ceil(_SAMPLES_ABOVE / above), _MAX_WINDOW))
         # As many as it takes for the percentile to lie below the largest of them.

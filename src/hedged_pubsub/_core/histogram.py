@@ -1,8 +1,9 @@
-"""Latencies in fixed memory, and their percentiles within one percent.
+"""Latencies in bounded memory, and their percentiles within one percent.
 
 The buckets grow geometrically, as in DDSketch: what falls into one is at most a known share away
 from its middle. So a percentile has a bounded *relative* error, and two histograms add up bucket
-by bucket without further loss.
+by bucket without further loss. Buckets are kept from the lowest that has a sample to the highest:
+a hundred bytes for one latency, 700 for those within a factor of five, 7 KB for any.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MAX_LATENCY: Final = 3600.0
 _LOG_GROWTH: Final = log((1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR))
 _PER_LOG: Final = 1 / _LOG_GROWTH
 _LAST: Final = math.ceil(log(MAX_LATENCY / MIN_LATENCY) * _PER_LOG)
-_EMPTY: Final = array.array("Q", bytes(8 * (_LAST + 1)))
+_NO_COUNTS: Final = array.array("Q")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,39 +55,71 @@ NO_SAMPLES: Final = LatencyPercentiles()
 
 
 class LatencyHistogram:
-    """Counts latencies in ``buckets`` that are two percent wide; 7 KB, whatever it has counted.
+    """Counts latencies in buckets that are two percent wide.
 
-    Not thread-safe: whoever records serialises the calls. Reading needs no lock.
+    Not thread-safe: whoever counts serialises the calls. Reading needs no lock.
     """
 
-    __slots__ = ("buckets",)
+    __slots__ = ("_window",)
 
     def __init__(self) -> None:
-        self.buckets = _EMPTY[:]
+        # The first bucket that has a count, and the counts from there on. One attribute, because
+        # others read it at any time.
+        self._window: tuple[int, array.array[int]] = (0, _NO_COUNTS)
 
     def record(self, seconds: float) -> None:
         """Count one latency."""
-        self.buckets[bucket_of(seconds)] += 1
+        self.count(bucket_of(seconds))
+
+    def count(self, bucket: int) -> None:
+        """Count one latency of a bucket."""
+        first, counts = self._window
+        place = bucket - first
+        if not 0 <= place < len(counts):
+            counts = self._widened(bucket, bucket)
+            place = bucket - self._window[0]
+        counts[place] += 1
 
     def add(self, other: LatencyHistogram) -> None:
         """Count what another histogram has counted as well."""
-        self.buckets = array.array("Q", map(operator.add, self.buckets, other.buckets))
+        first, more = other._window
+        if more:
+            counts = self._widened(first, first + len(more) - 1)
+            start = first - self._window[0]
+            part = slice(start, start + len(more))
+            counts[part] = array.array("Q", map(operator.add, counts[part], more))
 
     def copy(self) -> LatencyHistogram:
         """Return a histogram that has counted the same."""
         copy = LatencyHistogram()
-        copy.buckets = self.buckets[:]
+        first, counts = self._window
+        copy._window = first, counts[:]
         return copy
+
+    def _widened(self, low: int, high: int) -> array.array[int]:
+        """Have counts from one bucket to another, at least, and return all of them."""
+        first, counts = self._window
+        if not counts:
+            first = low
+        before, after = max(0, first - low), max(0, high + 1 - first - len(counts))
+        if before or after:
+            counts = _zeros(before) + counts + _zeros(after)
+            self._window = first - before, counts
+        return counts
 
     def quantile(self, fraction: float) -> float | None:
         """Return the seconds that this share of the samples, 0 to 1, did not exceed, if any."""
-        return _quantile(list(itertools.accumulate(self.buckets)), fraction)
+        first, counts = self._window
+        return _quantile(first, list(itertools.accumulate(counts)), fraction)
 
     def percentiles(self) -> LatencyPercentiles:
         """Return the usual percentiles."""
-        cumulative = list(itertools.accumulate(self.buckets))
-        p50, p95, p99, p999 = (_quantile(cumulative, part) for part in (0.5, 0.95, 0.99, 0.999))
-        return LatencyPercentiles(count=cumulative[-1], p50=p50, p95=p95, p99=p99, p999=p999)
+        first, counts = self._window
+        if not counts:
+            return NO_SAMPLES
+        sums = list(itertools.accumulate(counts))
+        p50, p95, p99, p999 = (_quantile(first, sums, part) for part in (0.5, 0.95, 0.99, 0.999))
+        return LatencyPercentiles(count=sums[-1], p50=p50, p95=p95, p99=p99, p999=p999)
 
 
 def bucket_of(seconds: float) -> int:
@@ -99,14 +132,18 @@ def bucket_of(seconds: float) -> int:
     return int(log(seconds / MIN_LATENCY) * _PER_LOG) + 1
 
 
-def _quantile(cumulative: list[int], fraction: float) -> float | None:
+def _zeros(count: int) -> array.array[int]:
+    return array.array("Q", bytes(8 * count))
+
+
+def _quantile(first: int, sums: list[int], fraction: float) -> float | None:
     """Return the latency at the nearest rank; the counts were added up from bucket to bucket."""
-    samples = cumulative[-1]
-    if not samples:
+    if not sums:
         return None
+    samples = sums[-1]
     # In binary floating point the product may be a hair above the whole number that it is.
     rank = max(1, math.ceil(fraction * samples - 1e-9 * samples))
-    bucket = bisect.bisect_left(cumulative, rank)
+    bucket = first + bisect.bisect_left(sums, rank)
     if bucket == 0:
         return MIN_LATENCY
     # The middle in relative terms: as far from the lower edge as from the upper one.

@@ -12,7 +12,7 @@ import functools
 import itertools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from hedged_pubsub._core import log
@@ -37,6 +37,7 @@ from hedged_pubsub._core.events import (
     WakeAt,
     Woke,
 )
+from hedged_pubsub._core.recent_topics import RecentTopics
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.states import State
 from hedged_pubsub._core.stats import HedgingStats
@@ -98,22 +99,37 @@ class Runs(Generic[B]):
         self._hedged = hedged
         self._numbers = itertools.count()
         self.topics: dict[str, TopicState] = {}
+        self._recent = RecentTopics()
+        self._calls: list[Callable[[], object]] = []
         self.batches: dict[int, B] = {}
         self.durations: Durations | None = None
 
     def commit(self, batch: B, now: float) -> Sequence[Order]:
         """Begin a batch at t0, ``now``, and return what to do. Its outcome follows, once."""
         topic = self.topics.get(batch.topic)
-        if topic is None:
-            topic = self.topics[batch.topic] = TopicState(
-                batch.topic, self._settings, hedged=self._hedged, durations=self.durations
-            )
+        if topic is None or topic.latencies is self._recent.others:
+            topic = self.use(batch.topic)
         topic.batches += 1
         number = next(self._numbers)
         delay = topic.hedge_delay if self._hedged else None
         batch.run = Run(topic, number, delay, batch.total_timeout)
         self.batches[number] = batch
         return self.handle(batch, _COMMITTED, now)
+
+    def use(self, name: str) -> TopicState:
+        """Return what is known of a topic that is new, or was not used for long."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics[name] = TopicState(
+                name,
+                self._settings,
+                hedged=self._hedged,
+                durations=self.durations,
+                latencies=self._recent.others,
+                calls=self._calls,
+            )
+        self._recent.add(topic)
+        return topic
 
     def handle(self, batch: B, event: Event, now: float) -> Sequence[Order]:
         """Take in what happened to a batch, at a monotonic second, and return what to do.
@@ -146,9 +162,9 @@ class Runs(Generic[B]):
         elif due != run.wake_at:
             run.wake_at = due
             orders.insert(0, WakeAt(due))  # first: sending may take its time
-        if topic.calls:
-            orders += map(Call, topic.calls)
-            topic.calls = []
+        if self._calls:
+            orders += map(Call, self._calls)
+            self._calls.clear()
         return orders
 
     def _give_up(self, batch: B, event: Event, error: Exception, now: float) -> Sequence[Order]:
@@ -205,10 +221,12 @@ class Runs(Generic[B]):
                 batch.run.handle(Abandoned(RuntimeError()), 0.0)
         self.batches = {}
         self.topics.clear()
+        self._recent.clear()
+        self._calls.clear()
 
     def stats(self, topic: str | None = None) -> HedgingStats:
         """Return the numbers of one topic, or of all. It needs no lock."""
-        return snapshot(self.topics.copy(), topic)
+        return snapshot(self.topics.copy(), self._recent.others, topic)
 
 
 class Hands(Protocol[_B]):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
 
 from hedged_pubsub._core.histogram import NO_SAMPLES, LatencyHistogram, LatencyPercentiles
 
@@ -43,8 +43,9 @@ class HedgingStats:
             taken without hedging.
         result_latency: Seconds from the commit of a batch to the answer that decided it, for the
             batches that were stored. The time that a batch waits for more messages is not in it.
-        by_topic: The same for each topic by its full name, in a snapshot of all of them. Not part
-            of a comparison.
+        by_topic: The same for each topic by its full name, in a snapshot of all of them. The
+            latencies are only there for the topics that were used last, a thousand at most; the
+            total has those of all. Not part of a comparison.
     """
 
     batches: int = 0
@@ -66,10 +67,35 @@ COUNTS: Final = tuple(one.name for one in fields(HedgingStats) if one.type == "i
 """The numbers that only grow: attributes of a snapshot, and of what is counted in."""
 
 
-class Counters:
-    """What was counted: of one topic, or of several."""
+counts_of: Final = attrgetter(*COUNTS)
+"""Returns these numbers, of whatever has them."""
 
-    __slots__ = (*COUNTS, "original_latency", "result_latency")
+
+class Latencies:
+    """The histograms of what requests and batches took: of one topic, or of several."""
+
+    __slots__ = ("original", "result")
+
+    def __init__(self) -> None:
+        self.original = LatencyHistogram()
+        self.result = LatencyHistogram()
+
+    def add(self, other: Latencies) -> None:
+        """Count what others have counted, too."""
+        self.original.add(other.original)
+        self.result.add(other.result)
+
+    def copy(self) -> Latencies:
+        """Return a copy, which does not change any more."""
+        copy = Latencies()
+        copy.original, copy.result = self.original.copy(), self.result.copy()
+        return copy
+
+
+class Counters:
+    """The numbers of one topic that only grow."""
+
+    __slots__ = COUNTS
 
     def __init__(self) -> None:
         self.batches = 0
@@ -81,30 +107,27 @@ class Counters:
         self.hedges_won = 0
         self.hedges_suppressed = 0
         self.possible_duplicates = 0
-        self.original_latency = LatencyHistogram()
-        self.result_latency = LatencyHistogram()
 
-    def add(self, other: Counters) -> None:
-        """Count what others have counted, too."""
-        for name in COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.original_latency.add(other.original_latency)
-        self.result_latency.add(other.result_latency)
-
-    def copy(self) -> Counters:
-        """Return a copy, which does not change any more."""
-        copy = Counters()
-        copy.add(self)
-        return copy
-
-    def freeze(
-        self, tokens: float, by_topic: Mapping[str, HedgingStats] = MappingProxyType({})
-    ) -> HedgingStats:
+    def freeze(self, tokens: float, latencies: Latencies | None) -> HedgingStats:
         """Return the numbers as users get them."""
+        counts: Any = {name: getattr(self, name) for name in COUNTS}
+        if latencies is None:
+            return HedgingStats(**counts, tokens=tokens)
         return HedgingStats(
-            **{name: getattr(self, name) for name in COUNTS},
+            **counts,
             tokens=tokens,
-            original_latency=self.original_latency.percentiles(),
-            result_latency=self.result_latency.percentiles(),
-            by_topic=dict(by_topic),
+            original_latency=latencies.original.percentiles(),
+            result_latency=latencies.result.percentiles(),
         )
+
+
+def total(by_topic: dict[str, HedgingStats], latencies: Latencies) -> HedgingStats:
+    """Return the numbers of topics together."""
+    counts: Any = {name: sum(map(attrgetter(name), by_topic.values())) for name in COUNTS}
+    return HedgingStats(
+        **counts,
+        tokens=sum(stats.tokens for stats in by_topic.values()),
+        original_latency=latencies.original.percentiles(),
+        result_latency=latencies.result.percentiles(),
+        by_topic=by_topic,
+    )

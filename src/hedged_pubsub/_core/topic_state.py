@@ -16,7 +16,7 @@ from hedged_pubsub._core.hedge_log import CannotHelp, HedgeEnded, HedgeOutcome, 
 from hedged_pubsub._core.hedge_warnings import HedgeWarnings
 from hedged_pubsub._core.histogram import bucket_of
 from hedged_pubsub._core.settings import HedgingSettings
-from hedged_pubsub._core.stats import Counters, HedgingStats
+from hedged_pubsub._core.stats import Counters, HedgingStats, Latencies, counts_of, total
 from hedged_pubsub._core.token_bucket import TokenBucket
 from hedged_pubsub._core.waiting import Waiting
 
@@ -46,11 +46,15 @@ class Durations(Protocol):
 class TopicState(Counters):
     """The bucket, the hedge delay and the numbers of one topic.
 
+    There is one of every topic, for ever, so it is small: what takes more, the histograms and the
+    window of a measured delay, it has while it is in use. See ``recent_topics``.
+
     Attributes:
         budget: Decides about the topic's hedges, and has its token bucket.
         waiting: The topic's originals that are backing off.
         hedge_delay: Seconds; that of the topic's next batch.
-        calls: What is to be called soon, with no lock held.
+        latencies: Where the latencies of its batches are counted.
+        calls: What is to be called soon, with no lock held; that of all topics.
     """
 
     __slots__ = (
@@ -58,10 +62,12 @@ class TopicState(Counters):
         "_hedged",
         "_measured_delay",
         "_name",
+        "_settings",
         "_warnings",
         "budget",
         "calls",
         "hedge_delay",
+        "latencies",
         "waiting",
     )
 
@@ -72,18 +78,33 @@ class TopicState(Counters):
         *,
         hedged: bool,
         durations: Durations | None,
+        latencies: Latencies,
+        calls: list[Callable[[], object]],
     ) -> None:
         super().__init__()
         self._name = name
+        self._settings = settings
         self._hedged = hedged
         self._durations = durations
-        self._warnings = HedgeWarnings(settings)
+        self._warnings: HedgeWarnings | None = None  # most topics never need any
         self.budget = HedgeBudget(settings)
         self.waiting = Waiting(enabled=hedged and not settings.observe_only)
-        delay = settings.hedge_delay
-        self._measured_delay = MeasuredDelay(delay) if isinstance(delay, HedgeDelay) else None
+        self._measured_delay: MeasuredDelay | None = None
         self.hedge_delay = settings.initial_hedge_delay
-        self.calls: list[Callable[[], object]] = []
+        self.latencies = latencies
+        self.calls = calls
+
+    def begin_use(self) -> None:
+        """Have histograms of its own, and measure the hedge delay, beginning with the last one."""
+        self.latencies = Latencies()
+        delay = self._settings.hedge_delay
+        if isinstance(delay, HedgeDelay):
+            self._measured_delay = MeasuredDelay(delay, self.hedge_delay)
+
+    def end_use(self, latencies: Latencies) -> None:
+        """Count latencies there, and go on with the last hedge delay."""
+        self.latencies = latencies
+        self._measured_delay = None
 
     @property
     def tokens(self) -> float:
@@ -95,23 +116,30 @@ class TopicState(Counters):
         """The topic's token bucket."""
         return self.budget.bucket
 
+    @property
+    def warnings(self) -> HedgeWarnings:
+        """What is known of hedges that cannot help; made when it is first asked for."""
+        if self._warnings is None:
+            self._warnings = HedgeWarnings(self._settings)
+        return self._warnings
+
     def hedge_sent(self) -> None:
         """Count a hedge that is being sent."""
         self.hedges_sent += 1
-        self._warnings.sent()
+        self.warnings.sent()
 
     def hedge_suppressed(self, now: float) -> None:
         """Count a hedge for which there was no token."""
         self.hedges_due += 1
         self.hedges_suppressed += 1
-        self._warn(self._warnings.suppressed(self.batches, now))
+        self._warn(self.warnings.suppressed(self.batches, now))
 
     def attempt_failed(self, run: Run, event: Failed, now: float) -> None:
         """Count the end of one attempt; the batch may go on."""
         if _status_of(event.error) in _NOT_CERTAIN and not event.unsent:
             run.uncertain += 1
         if event.unsent:
-            seconds = self._warnings.unsent(self.budget.stored, now)
+            seconds = self.warnings.unsent(self.budget.stored, now)
             if seconds is not None:
                 line = NotConnected(topic=self._name, seconds=seconds, error=event.error)
                 self.calls.append(line.write)
@@ -122,11 +150,11 @@ class TopicState(Counters):
         """Count a batch that a request of it was answered for."""
         seconds, original_latency = now - run.committed_at, run.original_latency
         bucket = bucket_of(seconds)
-        self.result_latency.buckets[bucket] += 1
+        self.latencies.result.count(bucket)
         if original_latency == seconds:
-            self.original_latency.buckets[bucket] += 1
+            self.latencies.original.count(bucket)
         elif original_latency is not None:
-            self.original_latency.record(original_latency)
+            self.latencies.original.record(original_latency)
         won = run.winner != ORIGINAL
         if (
             self._measured_delay is not None
@@ -141,7 +169,7 @@ class TopicState(Counters):
             self.possible_duplicates += len(run.sent_at) - won
             self.hedges_won += won
             if run.committed_at >= self.budget.late_at:
-                self._warn(self._warnings.decided(run.hedges_sent, won=won, now=now))
+                self._warn(self.warnings.decided(run.hedges_sent, won=won, now=now))
             for attempt in tuple(run.sent_at):
                 self._hedge_ended(run, attempt, "won" if attempt == run.winner else "lost", now)
         if self._durations is not None:
@@ -179,12 +207,15 @@ class TopicState(Counters):
             self.calls.append(durations.record)
 
 
-def snapshot(topics: Mapping[str, TopicState], topic: str | None = None) -> HedgingStats:
+def snapshot(
+    topics: Mapping[str, TopicState], others: Latencies, topic: str | None = None
+) -> HedgingStats:
     """Return the numbers of one topic, all zero for an unknown one, or of all of them.
 
     Raise ValueError for an unknown one without its project: asked for so, it is always unknown.
 
-    It needs no lock: to a counter it makes no difference which batch it just misses.
+    It needs no lock: to a counter it makes no difference which batch it just misses. ``others`` are
+    the latencies of topics that have no histograms of their own.
     """
     if topic is not None:
         state = topics.get(topic)
@@ -193,14 +224,28 @@ def snapshot(topics: Mapping[str, TopicState], topic: str | None = None) -> Hedg
                 f"topic must be a full name, such as projects/my-project/topics/{topic}; "
                 f"got {topic!r}: use topic_path()"
             )
-        return HedgingStats() if state is None else state.freeze(state.tokens)
-    counters = {name: state.copy() for name, state in topics.items()}
-    tokens = {name: state.tokens for name, state in topics.items()}
-    by_topic = {name: counters[name].freeze(tokens[name]) for name in topics}
-    total = Counters()
-    for one in counters.values():
-        total.add(one)
-    return total.freeze(sum(tokens.values()), by_topic)
+        if state is None:
+            return HedgingStats()
+        latencies = state.latencies
+        return state.freeze(state.tokens, None if latencies is others else latencies)
+    # Copied first: what is moved there meanwhile is not counted twice.
+    all_latencies = others.copy()
+    by_topic: dict[str, HedgingStats] = {}
+    # Of a hundred thousand topics, most that are not in use have the same few small numbers.
+    known: dict[tuple[float, ...], HedgingStats] = {}
+    for name, state in topics.items():
+        latencies = state.latencies
+        if latencies is others:
+            numbers = (*counts_of(state), state.tokens)
+            stats = known.get(numbers)
+            if stats is None:
+                stats = known[numbers] = state.freeze(numbers[-1], None)
+        else:
+            own = latencies.copy()
+            all_latencies.add(own)
+            stats = state.freeze(state.tokens, own)
+        by_topic[name] = stats
+    return total(by_topic, all_latencies)
 
 
 def _status_of(error: BaseException) -> str | None:

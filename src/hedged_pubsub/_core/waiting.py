@@ -31,6 +31,11 @@ _TIMERS: Final = 4
 probe; of thousands, each with a timer, these would cost more than what they wait for."""
 
 
+# Most topics never have any that wait. They share this, and stay small.
+_NONE_READY: Final[collections.OrderedDict[AttemptEngine, None]] = collections.OrderedDict()
+_order: Final = itertools.count()
+
+
 class Waiting:
     """The originals of a topic that are backing off.
 
@@ -41,14 +46,13 @@ class Waiting:
         in_flight: How many were let go and have not ended.
     """
 
-    __slots__ = ("_order", "enabled", "in_flight", "later", "ready")
+    __slots__ = ("enabled", "in_flight", "later", "ready")
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.enabled = enabled
-        self.ready: collections.OrderedDict[AttemptEngine, None] = collections.OrderedDict()
+        self.ready = _NONE_READY
         self.later: list[tuple[float, int, AttemptEngine]] = []
         self.in_flight = 0
-        self._order = itertools.count()
 
     @property
     def spread(self) -> int:
@@ -61,10 +65,10 @@ class Waiting:
             return
         run.may_go_at = may_go_at
         if may_go_at <= now:
-            self.ready[run] = None
+            self._add_ready(run)
         elif may_go_at < math.inf:
             self._sort(now)
-            heapq.heappush(self.later, (may_go_at, next(self._order), run))
+            heapq.heappush(self.later, (may_go_at, next(_order), run))
 
     def remove(self, run: AttemptEngine) -> None:
         """Forget an original that backs off no more."""
@@ -85,4 +89,9 @@ class Waiting:
         while self.later and self.later[0][0] <= now:
             when, _, run = heapq.heappop(self.later)
             if run.may_go_at == when:  # or it has gone, and perhaps come again
-                self.ready[run] = None
+                self._add_ready(run)
+
+    def _add_ready(self, run: AttemptEngine) -> None:
+        if self.ready is _NONE_READY:
+            self.ready = collections.OrderedDict()
+        self.ready[run] = None

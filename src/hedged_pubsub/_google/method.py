@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import functools
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -10,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from google.pubsub_v1 import types as gapic_types
 from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
 
+from hedged_pubsub._core.recent_topics import MAX_TOPICS
 from hedged_pubsub._core.wire import varint
 from hedged_pubsub._google.official import call_arguments, is_plain_channel
 
@@ -43,7 +45,9 @@ class PublishMethod:
         self.channel: Any = cast("Any", transport).grpc_channel if channel is None else channel
         self.is_plain = is_plain_channel(self.channel)
         self.multicallable = self._make()
-        self._arguments: dict[str, Mapping[str, Any]] = {}
+        self._arguments = functools.lru_cache(MAX_TOPICS)(
+            functools.partial(call_arguments, transport)
+        )
 
     def _make(self) -> Any:
         answer = gapic_types.PublishResponse
@@ -63,9 +67,7 @@ class PublishMethod:
 
     def arguments(self, topic: str, attempt: int, publish_start_time: float) -> Mapping[str, Any]:
         """Return what goes with a request: what the official client sends, and the header."""
-        arguments = self._arguments.get(topic)
-        if arguments is None:
-            arguments = self._arguments[topic] = call_arguments(self._transport, topic)
+        arguments = self._arguments(topic)
         if not self._with_telemetry:
             return arguments
         header = (TELEMETRY_HEADER, encode_telemetry(attempt, publish_start_time))

@@ -4,6 +4,9 @@ Counters and the gauge are read from the publishers' numbers when a reader colle
 durations of batches are noted as they happen, for publishers that were made when a meter provider
 was set, and recorded in bulk, on a thread that may run a user's code. Names, units and attributes
 follow the semantic conventions for messaging; what those do not have begins with ``hedged_pubsub``.
+
+The first topics that are seen are told apart, up to a bound. All others are one series, with the
+attribute that OpenTelemetry's SDK has for what exceeds its own.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvid
 
 from hedged_pubsub._core import log
 from hedged_pubsub._core.batching import Batch
+from hedged_pubsub._core.recent_topics import MAX_TOPICS
 from hedged_pubsub._core.stats import COUNTS
 from hedged_pubsub._core.topic_state import Durations, TopicState
 from hedged_pubsub._version import __version__
@@ -35,6 +39,7 @@ DELAY: Final = "hedged_pubsub.hedge.delay"
 WAITING: Final = "hedged_pubsub.messages.waiting"
 OLDEST: Final = "hedged_pubsub.messages.oldest_age"
 BLOCKED: Final = "hedged_pubsub.publishes.blocked"
+OVERFLOW: Final = "otel.metric.overflow"
 
 # What the conventions advise for this histogram, in seconds.
 _BOUNDARIES: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
@@ -104,7 +109,10 @@ class Waits(Protocol):
 
 
 _Topics = dict[str, TopicState]
-_Attributes = Mapping[str, str]
+_Attributes = Mapping[str, str | bool]
+
+_OTHERS: Final = ""
+"""Stands for the topics beyond the bound."""
 
 
 class Metrics:
@@ -124,12 +132,15 @@ class Metrics:
         self._dropped: collections.deque[int] = collections.deque()
         # What publishers that are gone had counted: a counter never falls.
         self._kept: dict[str, dict[str, int]] = {}
+        # The topics that are told apart.
+        self._series: set[str] = set()
         self._durations: collections.deque[tuple[str, str, str, float]] = collections.deque()
 
     def reset_after_fork(self) -> None:
         """Start from zero in a child: what the parent has counted is the parent's."""
         self._lock = threading.RLock()
         self._kept.clear()
+        self._series.clear()
         self._durations.clear()
         for topics in self._live.values():
             topics.clear()
@@ -171,7 +182,8 @@ class Metrics:
         try:
             while durations:
                 topic, outcome, error, seconds = durations.popleft()
-                histogram.record(seconds, _duration_attributes(topic, outcome, error))
+                series = self._series_of(topic)
+                histogram.record(seconds, _duration_attributes(series, outcome, error))
         except IndexError:  # another thread records, too, and was faster
             return
         except Exception as error:  # noqa: BLE001 - the meter provider is the user's
@@ -211,45 +223,55 @@ class Metrics:
             self.record()
         totals: dict[str, float] = {}
         with self._lock:
-            self._fold_dropped()
+            states = self._states()
             if number in COUNTERS:  # tokens are gone with their publisher
-                totals = {name: kept[number] for name, kept in self._kept.items()}
-            for topics in self._live.values():
-                # Copied, for a publisher may add a topic meanwhile. Its lock is not needed: it
-                # makes no difference which batch a number just misses.
-                for name, state in topics.copy().items():
-                    totals[name] = totals.get(name, 0) + getattr(state, number)
-        return [Observation(total, _attributes(name)) for name, total in totals.items()]
+                totals = {series: kept[number] for series, kept in self._kept.items()}
+        for series, state in states:
+            totals[series] = totals.get(series, 0) + getattr(state, number)
+        return [Observation(total, _attributes(series)) for series, total in totals.items()]
 
     def _delays(self, _options: CallbackOptions) -> Iterable[Observation]:
         delays: dict[str, float] = {}
-        with self._lock:
-            for topics in self._live.values():
-                for name, state in topics.copy().items():
-                    delays[name] = max(delays.get(name, 0.0), state.hedge_delay)
-        return [Observation(delay, _attributes(name)) for name, delay in delays.items()]
+        for series, state in self._states():
+            delays[series] = max(delays.get(series, 0.0), state.hedge_delay)
+        return [Observation(delay, _attributes(series)) for series, delay in delays.items()]
 
     def _waiting(self, _options: CallbackOptions) -> Iterable[Observation]:
-        counts = dict.fromkeys(self._known(), 0)  # of all topics, or a gauge would never fall to 0
+        # Of all topics, or a gauge would never fall to 0.
+        counts = dict.fromkeys((series for series, _ in self._states()), 0)
         for batch in self._undecided():
-            counts[batch.topic] = counts.get(batch.topic, 0) + batch.count
-        return [Observation(count, _attributes(name)) for name, count in counts.items()]
+            series = self._series_of(batch.topic)
+            counts[series] = counts.get(series, 0) + batch.count
+        return [Observation(count, _attributes(series)) for series, count in counts.items()]
 
     def _ages(self, _options: CallbackOptions) -> Iterable[Observation]:
-        oldest = dict.fromkeys(self._known(), 0.0)
+        oldest = dict.fromkeys((series for series, _ in self._states()), 0.0)
         now = time.time()
         for batch in self._undecided():
-            age = max(0.0, now - batch.publish_start_time)
-            oldest[batch.topic] = max(oldest.get(batch.topic, 0.0), age)
-        return [Observation(age, _attributes(name)) for name, age in oldest.items()]
+            series, age = self._series_of(batch.topic), max(0.0, now - batch.publish_start_time)
+            oldest[series] = max(oldest.get(series, 0.0), age)
+        return [Observation(age, _attributes(series)) for series, age in oldest.items()]
 
     def _blocked(self, _options: CallbackOptions) -> Iterable[Observation]:
         blocked = sum(one.blocked for one in tuple(self._waits))
         return [Observation(blocked, {"messaging.system": "gcp_pubsub"})]
 
-    def _known(self) -> Iterable[str]:
+    def _states(self) -> Iterable[tuple[str, TopicState]]:
+        """Return each topic of each publisher, and the series that it is in."""
         with self._lock:
-            return [name for topics in self._live.values() for name in topics.copy()]
+            self._fold_dropped()
+            # Copied, for a publisher may add a topic meanwhile. Its lock is not needed: it makes no
+            # difference which batch a number just misses.
+            live = [topics.copy() for topics in self._live.values()]
+        return ((self._series_of(name), one[name]) for one in live for name in one)
+
+    def _series_of(self, topic: str) -> str:
+        if topic in self._series:
+            return topic
+        if len(self._series) >= MAX_TOPICS:
+            return _OTHERS
+        self._series.add(topic)
+        return topic
 
     def _undecided(self) -> Iterable[Batch]:
         batches = (one.undecided.copy() for one in tuple(self._waits))
@@ -259,7 +281,8 @@ class Metrics:
         """Keep what dropped publishers had counted. The lock is held."""
         while self._dropped:
             for name, state in self._live.pop(self._dropped.popleft()).items():
-                kept = self._kept.setdefault(name, dict.fromkeys(COUNTS, 0))
+                series = self._series_of(name)
+                kept = self._kept.setdefault(series, dict.fromkeys(COUNTS, 0))
                 for count in COUNTS:
                     kept[count] += getattr(state, count)
 
@@ -271,7 +294,9 @@ def _is_real(provider: MeterProvider) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _attributes(topic: str) -> _Attributes:
-    """Return a topic as the official client's spans name it."""
+    """Return a topic as the official client's spans name it, or that it is beyond the bound."""
+    if topic == _OTHERS:
+        return {"messaging.system": "gcp_pubsub", OVERFLOW: True}
     parts = topic.split("/")
     project = {"gcp.project_id": parts[1]} if len(parts) == 4 else {}
     return {"messaging.system": "gcp_pubsub", **project, "messaging.destination.name": parts[-1]}

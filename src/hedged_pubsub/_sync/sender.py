@@ -18,6 +18,7 @@ from typing import Final
 
 from hedged_pubsub._core import batching
 from hedged_pubsub._core.batching import Limits
+from hedged_pubsub._core.recent_topics import MAX_TOPICS
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.call_policy import CallPolicy
 from hedged_pubsub._sync.driver import Driver
@@ -41,14 +42,14 @@ class Mailbox(batching.Mailbox[PublishBatch]):
     thread was told of it.
     """
 
-    __slots__ = ("_key", "_sender")
+    __slots__ = ("_sender", "key")
 
     def __init__(self, topic: str, policy: CallPolicy, sender: Sender) -> None:
         open_batch = functools.partial(
             sender.driver.open, topic, policy, has_extras=sender.has_extras
         )
         super().__init__(topic, sender.limits, open_batch)
-        self._key = topic, policy
+        self.key = topic, policy
         self._sender = sender
 
     def reset_after_fork(self, error: BaseException) -> None:
@@ -56,8 +57,11 @@ class Mailbox(batching.Mailbox[PublishBatch]):
         fail_after_fork(self.queue, error)
         self.clear()
 
-    def take(self) -> None:
-        """Put messages into batches and send those that are full, for a while."""
+    def take(self, *, is_idle: bool = False) -> None:
+        """Put messages into batches and send those that are full, for a while.
+
+        An ``is_idle`` one is put away, even if a timer runs that would send what comes.
+        """
         sender = self._sender
         until = sender.clock() + _MAX_TURN
         is_in_time = True
@@ -66,12 +70,12 @@ class Mailbox(batching.Mailbox[PublishBatch]):
             if sender.refusal is not None and not self.queue:
                 # It came while the publisher was stopped: nothing else comes to fill the batch.
                 self._send_batch()
-            if sender.watches(self):
-                self.announce()
-            else:
-                # There is no batch, nor a timer that would send one.
+            if (is_idle and self.is_empty) or not sender.watches(self):
                 self.wanted = 1
-                sender.forget_mailbox(self, self._key)
+                is_idle = False
+                sender.put_away(self)
+            else:
+                self.announce()
             # What came before this may have been measured by the last announcement.
             if not self.queue:
                 return
@@ -80,9 +84,10 @@ class Mailbox(batching.Mailbox[PublishBatch]):
 
     def send_open(self, until: float) -> None:
         """Send all that there is, if that does not take longer than ``until``."""
+        is_idle = self.is_empty
         if not self.queue or self._move(until):
             self._send_batch()
-        self.take()  # what came meanwhile
+        self.take(is_idle=is_idle)  # what came meanwhile
 
     def _move(self, until: float) -> bool:
         """Put what is in the queue now into batches; return whether there was time for that."""
@@ -230,14 +235,24 @@ class Sender:
         else:
             driver.submit(batch)
 
-    def forget_mailbox(self, mailbox: Mailbox, key: tuple[str, CallPolicy]) -> None:
+    def put_away(self, mailbox: Mailbox) -> None:
         """Forget a mailbox that has nothing in it, unless it is one of the usual ones.
 
-        A program that makes a new ``Retry`` for each message must not make this grow. A caller
-        may have it at hand; a message that it gets now comes all the same.
+        Neither a new ``Retry`` for each message nor a new topic must make this grow. A caller may
+        have it at hand; a message that it gets now comes all the same.
         """
-        if self.usual.get(key[0]) is not mailbox:
-            self._mailboxes.pop(key, None)
+        if self.usual.get(mailbox.key[0]) is not mailbox:
+            self._forget(mailbox)
+        elif len(self.usual) > MAX_TOPICS:
+            for topic in list(self.usual)[: MAX_TOPICS // 2]:
+                usual = self.usual.pop(topic, None)
+                # One that has something in it is forgotten when it is put away.
+                if usual is not None and usual.is_empty:
+                    self._forget(usual)
+
+    def _forget(self, mailbox: Mailbox) -> None:
+        if self._mailboxes.get(mailbox.key) is mailbox:
+            del self._mailboxes[mailbox.key]
 
     def _latency_is_over(self) -> None:
         self._timer_runs = False

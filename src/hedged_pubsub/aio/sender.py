@@ -15,6 +15,7 @@ from hedged_pubsub._core import log
 from hedged_pubsub._core.batching import Limits, Mailbox
 from hedged_pubsub._core.events import Fail
 from hedged_pubsub._core.flow_control import Permit
+from hedged_pubsub._core.recent_topics import MAX_TOPICS
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.call_policy import CallPolicy
@@ -154,10 +155,18 @@ class Sender:
         return batch
 
     def _put_away(self, key: tuple[str, CallPolicy], mailbox: Mailbox[PublishBatch]) -> None:
-        """Wait for the next message; forget a mailbox that may be the only one of its policy."""
+        """Wait for the next message; forget a mailbox that may be the only one of its policy.
+
+        Nor does a new topic for each message make this grow.
+        """
         mailbox.wanted = 1
         if key[1] is not self._usual_policy:
             self._mailboxes.pop(key, None)
+        elif len(self._mailboxes) > MAX_TOPICS:
+            for other in list(self._mailboxes)[: MAX_TOPICS // 2]:
+                oldest = self._mailboxes.pop(other)
+                if not oldest.is_empty:
+                    self._mailboxes[other] = oldest  # as the newest
 
     def _send(self, batches: collections.deque[PublishBatch]) -> None:
         # This may run a user's code, which may publish: all is in order before each step.

@@ -17,6 +17,7 @@ from google.cloud.pubsub_v1.types import BatchSettings, LimitExceededBehavior, P
 from hedged_pubsub._core.batching import Limits
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._google.call_policy import CallPolicy
+from hedged_pubsub.aio import sender
 from hedged_pubsub.aio.flow_control import FlowControl
 from hedged_pubsub.aio.sender import PublishFuture, Sender
 
@@ -127,6 +128,21 @@ def test_mailboxes_of_one_message_leave_nothing_behind(make: Make) -> None:
         bench.send("b")
     assert list(bench.sender._mailboxes) == [(TOPIC, POLICY)]
     assert bench.sender._watched == {}
+    bench.answer()
+
+
+def test_mailboxes_of_very_many_topics_are_forgotten(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest first; one that has a message stays, and every message is sent."""
+    monkeypatch.setattr(sender, "MAX_TOPICS", 10)
+    bench, large = make(max_latency=math.inf, max_bytes=100), 100 * "x"
+    bench.add("a")
+    for number in range(100):
+        bench.add(large, topic=f"projects/test/topics/{number}")
+        assert len(bench.sender._mailboxes) <= 11
+    bench.send("b")
+    assert bench.sent == [*[[large]] * 100, ["a", "b"]]
     bench.answer()
 
 
