@@ -104,6 +104,7 @@ reader has already: an order to publish, a client of another API."""
 PARSED_ONLY: Final = {
     "bench": "takes minutes; tests/system/cli/test_bench.py runs a small one",
     "frozen-connection": "takes ten seconds, in which the official client waits in vain",
+    "outage": "takes half a minute; tests/system/cli/test_demo_and_serve.py runs a short one",
 }
 """Commands with one of these words are only parsed, for a reason: what they do has its own tests.
 """
