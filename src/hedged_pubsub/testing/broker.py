@@ -242,9 +242,11 @@ class Broker:
 
     def check_topic(self, path: str) -> None:
         """Check that one can publish to the topic, creating it if topics are auto-created."""
-        _check_path(path, "topics")
         with self._lock:
-            if self._auto_create_topics and path not in self._topics:
+            if path in self._topics:
+                return
+            _check_path(path, "topics")
+            if self._auto_create_topics:
                 _add(self._topics, path, TopicProto(name=path), "topics")
             _find(self._topics, path)
 
