@@ -202,8 +202,9 @@ class CoreServer:
 
         def first(message: bytes | None) -> None:
             if message is None or handler is None:
-                missing = details.method.decode() if message else "a request message"
-                call.end(grpc.StatusCode.UNIMPLEMENTED, f"the server has not got {missing}")
+                name = details.method.decode()
+                reason = "got no request" if handler else "is not implemented by this server"
+                call.end(grpc.StatusCode.UNIMPLEMENTED, f"{name} {reason}")
                 return
             try:
                 handler(call, message)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -31,8 +31,12 @@ _PublishResponse = types.PublishResponse.pb()
 
 _TELEMETRY_HEADER: Final = "x-goog-pubsub-client-telemetry"
 
-# The service's limit for one Publish request.
+# The service's limits for one Publish request, and for each of its messages.
 _MAX_REQUEST_BYTES: Final = 10_000_000
+_MAX_MESSAGES: Final = 1_000
+_MAX_ATTRIBUTES: Final = 100
+_MAX_NAME_BYTES: Final = 256
+_MAX_VALUE_BYTES: Final = 1_024
 
 # gRPC reports a call without a deadline as one that has decades left.
 _NO_DEADLINE: Final = 1e8
@@ -238,6 +242,26 @@ def _check(request: Any, size: int) -> None:
         raise invalid(f"the request has {size} bytes, more than {_MAX_REQUEST_BYTES}")
     if not request.messages:
         raise invalid("the request has no messages")
+    if len(request.messages) > _MAX_MESSAGES:
+        raise invalid(f"the request has {len(request.messages)} messages, at most {_MAX_MESSAGES}")
     for index, message in enumerate(request.messages):
-        if not message.data and not message.attributes:
+        if message.attributes:
+            _check_attributes(f"messages[{index}]", message.attributes)
+        elif not message.data:
             raise invalid(f"messages[{index}] has neither data nor attributes; one is needed")
+        if message.ordering_key:
+            _at_most(_MAX_VALUE_BYTES, f"messages[{index}].ordering_key", message.ordering_key)
+
+
+def _check_attributes(where: str, attributes: Mapping[str, str]) -> None:
+    if len(attributes) > _MAX_ATTRIBUTES:
+        raise invalid(f"{where} has {len(attributes)} attributes, more than {_MAX_ATTRIBUTES}")
+    for name, value in attributes.items():
+        _at_most(_MAX_NAME_BYTES, f"the name of an attribute of {where}", name)
+        _at_most(_MAX_VALUE_BYTES, f"{where}.attributes[{name!r}]", value)
+
+
+def _at_most(limit: int, name: str, text: str) -> None:
+    # A letter has four bytes at most, so few texts need to be encoded.
+    if len(text) * 4 > limit and (size := len(text.encode())) > limit:
+        raise invalid(f"{name} has {size} bytes, more than {limit}")
