@@ -124,7 +124,9 @@ class CoreServer:
         # What is to be called later: when, a number that tells equal times apart, and what.
         self._later: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
-        self._lock = threading.Lock()  # guards all below and what gRPC would abort on if both ran
+        # Guards the two below: gRPC ends the process if work is started on a queue that is shut
+        # down, or a call is asked for once the server is.
+        self._lock = threading.Lock()
         self._stopping = False
         self._queue_is_open = True
 
