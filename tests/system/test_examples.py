@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hedged_pubsub.testing import PubSubServer
+
 from .conftest import complaints, run_python
 
 pytestmark = pytest.mark.slow
@@ -39,7 +41,11 @@ OUTPUT = {
     "publish.py": "1 hedges sent, 1 of them won",
     "retry_model_armor.py": "the prompt was looked at: MATCH_FOUND",
     "retry_publisher.py": "30 orders published, 1 thanks to a hedge",
+    "smoke.py": "received          50   and 0 duplicates",
 }
+
+# It is for a topic that there is.
+_SMOKE = ("smoke", "--project", "test", "--messages", "50")
 
 
 def test_every_example_is_run_here() -> None:
@@ -53,10 +59,15 @@ def runs() -> Iterator[dict[str, Future[subprocess.CompletedProcess[str]]]]:
 
     def run(name: str) -> subprocess.CompletedProcess[str]:
         runner = _PYTEST if name == "own_tests.py" else ()
-        arguments = (*_STRICTLY, *runner, str(EXAMPLES / name))
-        return run_python(*arguments, timeout=120, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+        arguments = [*_STRICTLY, *runner, str(EXAMPLES / name)]
+        environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        if name == "smoke.py":
+            arguments += _SMOKE
+            environment["PUBSUB_EMULATOR_HOST"] = server.address
+        return run_python(*arguments, timeout=120, **environment)
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, PubSubServer() as server:
+        server.create_topic("smoke")
         yield {name: pool.submit(run, name) for name in OUTPUT}
 
 
@@ -66,3 +77,14 @@ def test_example_runs(name: str, runs: dict[str, Future[subprocess.CompletedProc
     done = runs[name].result()
     assert (done.returncode, complaints(done.stderr)) == (0, ""), done.stdout + done.stderr
     assert OUTPUT[name] in done.stdout
+
+
+def test_smoke_says_in_one_line_what_is_wrong() -> None:
+    """A topic that is not there ends the run before anything is published."""
+    with PubSubServer() as server:
+        environment = {"PUBSUB_EMULATOR_HOST": server.address, "GOOGLE_CLOUD_PROJECT": "test"}
+        done = run_python(str(EXAMPLES / "smoke.py"), "none", timeout=60, **environment)
+        assert (done.returncode, done.stdout) == (1, "")
+        wrong = "smoke.py: NotFound: 404 projects/test/topics/none does not exist\n"
+        assert complaints(done.stderr) == wrong
+        assert server.attempts() == ()

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "_sync": {"_core", "_google"},
     "aio": {"_core", "_google"},
     "_sigterm": {"_sync", "aio"},
-    "testing": {"_core"},
+    "testing": {"_core", "_google"},
     "cli": {"_core", "_google", "_version", "testing"},
     "__main__": {"cli"},
 }

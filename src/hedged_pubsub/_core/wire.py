@@ -28,19 +28,24 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-@functools.lru_cache(maxsize=256)
-def topic_field(topic: str) -> bytes:
-    """Serialize a publish request that has a topic and no message yet.
+def topic_name(topic: object) -> str:
+    """Return a topic as plain text: one that is an Enum would print the name of its class.
 
     Raises:
         TypeError: If the topic is no text.
     """
-    if not isinstance(topic, str):
-        raise TypeError(
-            'topic must be the full name of a topic, such as "projects/shop/topics/orders"; '
-            f"got {topic!r}"
-        )
-    encoded = topic.encode()
+    if isinstance(topic, str):
+        return str.__str__(topic)
+    raise TypeError(
+        'topic must be the full name of a topic, such as "projects/shop/topics/orders"; '
+        f"got {topic!r}"
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def topic_field(topic: str) -> bytes:
+    """Serialize a publish request that has a topic and no message yet."""
+    encoded = topic_name(topic).encode()
     return _TOPIC_TAG + varint(len(encoded)) + encoded if encoded else b""
 
 

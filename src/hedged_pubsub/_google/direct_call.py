@@ -19,6 +19,8 @@ import grpc
 import grpc._channel
 from grpc._cython import cygrpc
 
+from hedged_pubsub._google.rpc_errors import UNREADABLE
+
 _KNOWN_PARAMETERS: Final = (
     *("flags", "method", "host", "deadline", "metadata", "credentials", "operations"),
     *("event_handler", "context"),
@@ -168,14 +170,16 @@ class DirectCall:
         code = self.status.code()
         if code != 0:
             status = _CODES.get(code, grpc.StatusCode.UNKNOWN)
-            raise self._error(status, self.status.details())
+            raise self._error(status, self.status.details(), self.status.error_string())
         try:
             return self._deserialize(self.message.message())
         except Exception as error:
-            details = "Exception deserializing response!"
-            raise self._error(grpc.StatusCode.INTERNAL, details) from error
+            raise self._error(grpc.StatusCode.INTERNAL, UNREADABLE) from error
 
-    def _error(self, code: grpc.StatusCode, details: str | None) -> Exception:
+    def _error(
+        self, code: grpc.StatusCode, details: str | None, core_text: str | None = None
+    ) -> Exception:
         first, last = self.initial_metadata.initial_metadata(), self.status.trailing_metadata()
         state = grpc._channel._RPCState((), first, last, code, details)
+        state.debug_error_string = core_text
         return cast("Exception", grpc._channel._InactiveRpcError(state))

@@ -21,6 +21,7 @@ from hedged_pubsub._core.flow_control import Permit
 from hedged_pubsub._core.hedge_delay import check_number
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.stats import HedgingStats
+from hedged_pubsub._core.wire import topic_name
 from hedged_pubsub._google import messages
 from hedged_pubsub._google.channels import MakeChannel, second_channel
 from hedged_pubsub._google.options import (
@@ -248,6 +249,7 @@ class HedgedPublisher(PatchablePublisher):
     ) -> Future[str]:
         """Publish a message without an ordering key."""
         sender: Any = self._sender
+        topic = topic_name(topic)
         future = PublishFuture()
         future.start_time = _now()
         size = messages.write(future, topic, data, attrs, is_traced=sender.is_traced)

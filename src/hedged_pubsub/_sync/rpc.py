@@ -20,6 +20,7 @@ from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.channels import MakeChannel
 from hedged_pubsub._google.direct_call import DirectCall, direct_start
 from hedged_pubsub._google.method import PublishMethod
+from hedged_pubsub._google.rpc_errors import as_if_waited_for, official_error
 from hedged_pubsub._sync import threads
 from hedged_pubsub._sync.library_thread import LibraryThread
 from hedged_pubsub._sync.workers import Workers
@@ -110,8 +111,9 @@ class PublishRpc(rpc.PublishRpc[SyncPublishMethod]):
         self.ended(call)
         try:
             response = call.result()
-        except grpc.RpcError as error:
-            raise exceptions.from_grpc_error(error) from error
+        except grpc.RpcError as failed:
+            error = as_if_waited_for(failed)
+            raise official_error(error) from error
         except grpc.FutureCancelledError as error:
             raise exceptions.Cancelled("the publish request was cancelled locally") from error
         return batch.check(list(response.message_ids), threads.log_later)
@@ -124,7 +126,7 @@ class PublishRpc(rpc.PublishRpc[SyncPublishMethod]):
         try:
             response = method.multicallable(request, timeout, **arguments)
         except grpc.RpcError as error:
-            raise exceptions.from_grpc_error(error) from error
+            raise official_error(error) from error
         return batch.check(list(response.message_ids), threads.log_later)
 
     def close(self) -> None:

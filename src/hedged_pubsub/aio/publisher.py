@@ -19,6 +19,7 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcAsyncIOT
 from hedged_pubsub._core.batching import Limits
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.stats import HedgingStats
+from hedged_pubsub._core.wire import topic_name
 from hedged_pubsub._google import messages
 from hedged_pubsub._google.channels import second_channel
 from hedged_pubsub._google.options import (
@@ -223,7 +224,13 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         publish_start_time = time.time()
         self._check_usable()
         if ordering_key != "":
-            raise ValueError("AsyncHedgedPublisher has no ordering: ordering_key must be empty")
+            raise ValueError(
+                f"AsyncHedgedPublisher has no ordering. Got ordering_key={ordering_key!r}: leave "
+                "it out, or use a HedgedPublisher with hedging_settings=None and "
+                "enable_message_ordering=True"
+            )
+        if type(topic) is not str:
+            topic = topic_name(topic)
         future = PublishFuture(loop=self._loop)
         future.start_time = publish_start_time
         size = messages.write(future, topic, data, attrs, is_traced=self._tracing)

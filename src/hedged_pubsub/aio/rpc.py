@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-from google.api_core import exceptions
 from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
 
 from hedged_pubsub._core import log
@@ -17,6 +16,7 @@ from hedged_pubsub._google import rpc
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.channels import MakeChannel
 from hedged_pubsub._google.method import AsyncPublishMethod
+from hedged_pubsub._google.rpc_errors import official_error, unreadable_answer
 
 
 class AsyncPublishRpc(rpc.PublishRpc[AsyncPublishMethod]):
@@ -63,9 +63,11 @@ class AsyncPublishRpc(rpc.PublishRpc[AsyncPublishMethod]):
             call.cancel()
             raise
         except grpc.RpcError as error:
-            raise exceptions.from_grpc_error(error) from error
+            raise official_error(error) from error
         finally:
             self.ended(call)
+        if response is None:
+            raise unreadable_answer()
         return batch.check(list(response.message_ids), log.write)
 
     async def close(self) -> None:

@@ -28,6 +28,18 @@ DELETED_TOPIC: Final = "_deleted-topic_"
 
 _DEFAULT_ACK_DEADLINE: Final = 10  # seconds
 
+# Fields without which a test on this server says the same. All others, also those of later
+# releases, promise what the server does not do: a test that relies on one must not pass here.
+_TOPIC_FIELDS: Final = {
+    *("name", "labels", "tags", "state", "kms_key_name", "message_storage_policy"),
+    *("message_retention_duration", "satisfies_pzs"),
+}
+_SUBSCRIPTION_FIELDS: Final = {
+    *("name", "topic", "ack_deadline_seconds", "labels", "tags", "state", "expiration_policy"),
+    # These are about seeking, which is a method that the server does not have.
+    *("message_retention_duration", "retain_acked_messages", "topic_message_retention_duration"),
+}
+
 
 class StatusError(Exception):
     """An error the client gets as a gRPC status.
@@ -164,6 +176,7 @@ class Broker:
 
     def create_topic(self, topic: Any) -> Any:
         """Add a topic and return it."""
+        _check_fields("topic", topic, _TOPIC_FIELDS)
         with self._lock:
             _add(self._topics, topic.name, topic, "topics")
         return topic
@@ -191,6 +204,7 @@ class Broker:
                 raise invalid(
                     f"update_mask={list(mask.paths)} must name fields of a topic"
                 ) from None
+            _check_fields("topic", updated, _TOPIC_FIELDS)
             self._topics[topic.name] = updated
             return updated
 
@@ -205,6 +219,9 @@ class Broker:
 
     def create_subscription(self, proto: Any) -> Any:
         """Add a subscription and return its protobuf message."""
+        if not proto.push_config.ByteSize():
+            proto.ClearField("push_config")  # an empty one is how to ask for none
+        _check_fields("subscription", proto, _SUBSCRIPTION_FIELDS)
         deadline = proto.ack_deadline_seconds or _DEFAULT_ACK_DEADLINE
         if not 10 <= deadline <= 600:
             raise invalid(
@@ -242,9 +259,11 @@ class Broker:
 
     def check_topic(self, path: str) -> None:
         """Check that one can publish to the topic, creating it if topics are auto-created."""
-        _check_path(path, "topics")
         with self._lock:
-            if self._auto_create_topics and path not in self._topics:
+            if path in self._topics:
+                return
+            _check_path(path, "topics")
+            if self._auto_create_topics:
                 _add(self._topics, path, TopicProto(name=path), "topics")
             _find(self._topics, path)
 
@@ -308,6 +327,16 @@ def _add(known: dict[str, _Found], path: str, new: _Found, collection: str) -> N
 def _check_path(path: str, collection: str) -> None:
     if not re.fullmatch(f"projects/[^/]+/{collection}/[^/]+", path):
         raise invalid(f"name={path!r} must be of the form projects/PROJECT/{collection}/NAME")
+
+
+def _check_fields(kind: str, proto: Any, known: set[str]) -> None:
+    for field, _value in proto.ListFields():
+        if field.name not in known:
+            details = (
+                f"{kind}.{field.name} is not implemented by this test server: leave it out, or "
+                "use the service, or Google's emulator if that has it"
+            )
+            raise StatusError(grpc.StatusCode.UNIMPLEMENTED, details)
 
 
 def invalid(details: str) -> StatusError:

@@ -122,7 +122,8 @@ def main() -> None:
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     parent, make, make_args = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own parent wrote it
-    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
+    if os.name == "posix":
+        threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     target = None
     with contextlib.suppress(EOFError, BrokenPipeError):  # the parent has gone
         while True:
@@ -141,6 +142,7 @@ def main() -> None:
 
 def _exit_with_parent(parent: int) -> None:
     # The pipe alone does not tell if the parent forked: its other children hold the pipe open.
+    # Windows has no forks, and there a virtual environment's launcher stands between the two.
     while os.getppid() == parent:
         time.sleep(_PARENT_CHECK_SECONDS)
     os._exit(1)

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-import grpc
-
+from hedged_pubsub._google.core_server import CoreServer
 from hedged_pubsub.testing import services
 from hedged_pubsub.testing.broker import Broker, SubscriptionProto, TopicProto
 from hedged_pubsub.testing.faults import FaultScript
 from hedged_pubsub.testing.proxy import TcpProxy
 from hedged_pubsub.testing.publish import PublishService
-from hedged_pubsub.testing.threads import DaemonPool, LoopThread
-
-# A worker waits for a call's request message and for its answer to be written, no longer: held
-# calls take none. So a few are enough.
-_WORKERS: Final = 8
 
 # Lets gRPC end each connection in order; without it, the clients' gRPC logs an error for each.
 _GRACE_SECONDS: Final = 0.05
@@ -42,13 +36,9 @@ class LocalServer:
         self, script: FaultScript, port: int, auto_create_topics: bool, relay: bool
     ) -> None:
         self.broker = Broker(auto_create_topics=auto_create_topics)
-        self._timer = LoopThread("pubsub-server-timer")
-        self._timer.start()
-        self._pool = DaemonPool(_WORKERS, "pubsub-server")
-        self.publish = PublishService(self.broker, self._timer, script)
-        self._grpc_server = grpc.server(self._pool, options=_GRPC_OPTIONS)
-        handlers = services.handlers(self.broker, self.publish.method())
-        self._grpc_server.add_generic_rpc_handlers(handlers)
+        self.publish = PublishService(self.broker, script)
+        handlers = services.handlers(self.broker, self.publish.publish)
+        self._server = self.publish.server = CoreServer(handlers, _GRPC_OPTIONS, "pubsub-server")
         try:
             self.port = self._listen(port, relay)
         except (OSError, RuntimeError):
@@ -68,19 +58,13 @@ class LocalServer:
 
     def stop(self) -> None:
         """End all calls, free the port and end all threads; the records stay readable."""
-        self._timer.stop()
-        self._grpc_server.stop(_GRACE_SECONDS).wait()
+        self._server.stop(_GRACE_SECONDS)
         if self.publish.relay is not None:
             self.publish.relay.stop()
-        self._pool.shutdown()
 
     def _listen(self, port: int, has_relay: bool) -> int:
-        grpc_port = int(
-            self._grpc_server.add_insecure_port(f"127.0.0.1:{0 if has_relay else port}")
-        )
-        if grpc_port == 0:  # what older releases of gRPC return instead of raising
-            raise OSError(f"port {port}")
-        self._grpc_server.start()
+        grpc_port = self._server.listen(f"127.0.0.1:{0 if has_relay else port}")
+        self._server.start()
         if has_relay:
             self.publish.relay = TcpProxy(f"127.0.0.1:{grpc_port}", port=port)
             self.publish.relay.start()

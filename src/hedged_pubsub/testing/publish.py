@@ -1,8 +1,7 @@
 """The Publish call: records it, lets the script decide, stores and answers now, later or never.
 
-The call is registered as one that may answer more than once and from any thread (on the wire, one
-answer is the same as that of a plain call). So a held call costs an entry in the timer's heap
-instead of a blocked thread, and thousands can be held at once.
+All of it happens on the server's thread, but for what the test asks. A held call costs an entry in
+that thread's heap instead of a blocked thread, so thousands can be held at once.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -20,20 +19,24 @@ from google.protobuf import timestamp_pb2
 from google.protobuf.message import DecodeError
 from google.pubsub_v1 import types
 
+from hedged_pubsub._google.core_server import CoreServer, ServerCall
 from hedged_pubsub.testing import faults
 from hedged_pubsub.testing.broker import Broker, StatusError, invalid
 from hedged_pubsub.testing.proxy import TcpProxy
 from hedged_pubsub.testing.records import Attempt, Outcome
-from hedged_pubsub.testing.services import answers_later, fail
-from hedged_pubsub.testing.threads import LoopThread
+from hedged_pubsub.testing.services import fail
 
 _PublishRequest = types.PublishRequest.pb()
 _PublishResponse = types.PublishResponse.pb()
 
 _TELEMETRY_HEADER: Final = "x-goog-pubsub-client-telemetry"
 
-# The service's limit for one Publish request.
+# The service's limits for one Publish request, and for each of its messages.
 _MAX_REQUEST_BYTES: Final = 10_000_000
+_MAX_MESSAGES: Final = 1_000
+_MAX_ATTRIBUTES: Final = 100
+_MAX_NAME_BYTES: Final = 256
+_MAX_VALUE_BYTES: Final = 1_024
 
 # gRPC reports a call without a deadline as one that has decades left.
 _NO_DEADLINE: Final = 1e8
@@ -50,10 +53,13 @@ class _ClientTelemetry(proto.Message):  # type: ignore[misc]
     publish_operation = proto.Field(_PublishOperation, number=1)
 
 
+_TelemetryProto = _ClientTelemetry.pb()
+
+
 def decode_telemetry(header: str | bytes) -> tuple[int | None, float | None]:
     """Return an attempt's number and publish start time; None for what the header does not tell."""
     try:
-        telemetry = _ClientTelemetry.pb().FromString(base64.b64decode(header, validate=True))
+        telemetry = _TelemetryProto.FromString(base64.b64decode(header, validate=True))
     except (ValueError, DecodeError):
         return None, None
     operation = telemetry.publish_operation
@@ -67,24 +73,21 @@ def decode_telemetry(header: str | bytes) -> tuple[int | None, float | None]:
 class _OpenCall:
     """A Publish call: its `Attempt` while that is written, and how to answer it."""
 
-    def __init__(
-        self, request: bytes, context: grpc.ServicerContext, send: Callable[[Any], None]
-    ) -> None:
+    def __init__(self, call: ServerCall, request: bytes) -> None:
         self.arrival = time.monotonic()
-        self.context: Any = context
-        self.send: Any = send
+        self.call: Any = call
         self.request: Any = _PublishRequest.FromString(request)
         self.size = len(request)
         self.ids: list[str] | None = None  # of the messages, once they are stored
         self.number = 0
         self.topic: str = self.request.topic
         self.message_count = len(self.request.messages)
-        self.peer: str = context.peer()
-        self.metadata = tuple((key, value) for key, value in context.invocation_metadata() or ())
-        header = dict(self.metadata).get(_TELEMETRY_HEADER, b"")
+        self.peer = call.peer
+        self.metadata = call.metadata
+        header = dict(call.metadata).get(_TELEMETRY_HEADER, b"")
         self.attempt_number, self.publish_start_time = decode_telemetry(header)
-        remaining = context.time_remaining()
-        self.timeout = None if remaining is None or remaining > _NO_DEADLINE else remaining
+        remaining = call.time_remaining()
+        self.timeout = None if remaining > _NO_DEADLINE else remaining
         self.fault: str | None = None
         self.outcome: Outcome = "pending"
         self.code: str | None = None
@@ -95,30 +98,26 @@ class _OpenCall:
         self.code = None if code is None else code.name
         self.ended = time.monotonic()
         # The record lives on; the request and gRPC's objects need not.
-        self.request = self.context = self.send = None
+        self.request = self.call = None
 
     def record(self) -> Attempt:
-        return Attempt(**{name: getattr(self, name) for name in Attempt.__dataclass_fields__})
+        fields = {name: getattr(self, name) for name in Attempt.__dataclass_fields__}
+        # Plain pairs, which any process can unpickle.
+        return Attempt(**{**fields, "metadata": tuple(map(tuple, self.metadata))})
 
 
 class PublishService:
     """Answers Publish calls as a script says and records them."""
 
-    def __init__(self, broker: Broker, timer: LoopThread, script: faults.FaultScript) -> None:
+    server: CoreServer  # that it is a method of; set before it starts
+
+    def __init__(self, broker: Broker, script: faults.FaultScript) -> None:
         self._broker = broker
-        self._timer = timer
         self.relay: TcpProxy | None = None  # in front of the server, if there is one
         # Guards the decider, the list of calls and every call's way from pending to its outcome.
         self._lock = threading.Lock()
         self._calls: list[_OpenCall] = []
         self.set_script(script)
-
-    def method(self) -> grpc.RpcMethodHandler:
-        """Return what to register for the method."""
-        publish = answers_later(lambda *arguments: self._publish(_OpenCall(*arguments)))
-        return grpc.unary_stream_rpc_method_handler(
-            publish, response_serializer=_PublishResponse.SerializeToString
-        )
 
     def set_script(self, script: faults.FaultScript) -> None:
         """Replace the script and number calls from 1 again; calls that are held stay so."""
@@ -137,8 +136,9 @@ class PublishService:
         with self._lock:
             self._calls.clear()
 
-    def _publish(self, call: _OpenCall) -> None:
-        request = call.request  # a client's cancel may set it to None at any moment
+    def publish(self, server_call: ServerCall, message: bytes) -> None:
+        """Handle a call: the method Publish."""
+        call = _OpenCall(server_call, message)
         connection = None if self.relay is None else self.relay.connection_of(call.peer)
         if connection is not None:  # the client's own address, in front of the relay
             call.peer = f"ipv4:{connection.client_address}"
@@ -150,12 +150,12 @@ class PublishService:
                 faults.Call(call.number, call.topic, call.attempt_number, elapsed)
             )
             self._calls.append(call)
-        # gRPC calls this at the end of every call, and says False if that has passed already.
-        if not call.context.add_callback(partial(self._ended, call)):
+        if server_call.is_over:
             self._ended(call)
             return
+        server_call.when_over = partial(self._ended, call)
         try:
-            _check(request, call.size)
+            _check(call.request, call.size)
             self._broker.check_topic(call.topic)
         except StatusError as rejection:
             self._fail(call, rejection)
@@ -187,7 +187,7 @@ class PublishService:
         if seconds <= 0:
             act(call)
         else:
-            self._timer.call_at(call.arrival + seconds, partial(act, call))
+            self.server.call_at(call.arrival + seconds, partial(act, call))
 
     def _store(self, call: _OpenCall) -> list[str] | None:
         """Store the messages and return their ids; None if the call has ended, or ends so."""
@@ -209,15 +209,14 @@ class PublishService:
     def _answer(self, call: _OpenCall) -> None:
         """Answer, after storing the messages unless that is done."""
         ids = self._store(call) if call.ids is None else call.ids
-        send = call.send
+        server_call = call.call
         if ids is not None and self._end(call, "answered"):
-            send(_PublishResponse(message_ids=ids))
-            send(None)
+            server_call.end(message=_PublishResponse(message_ids=ids).SerializeToString())
 
     def _fail(self, call: _OpenCall, error: StatusError) -> None:
-        send, context = call.send, call.context
+        server_call = call.call
         if self._end(call, "failed", error.code):
-            fail(context, send, error)
+            fail(server_call, error)
 
     def _drop(self, call: _OpenCall) -> None:
         with self._lock:
@@ -243,6 +242,26 @@ def _check(request: Any, size: int) -> None:
         raise invalid(f"the request has {size} bytes, more than {_MAX_REQUEST_BYTES}")
     if not request.messages:
         raise invalid("the request has no messages")
+    if len(request.messages) > _MAX_MESSAGES:
+        raise invalid(f"the request has {len(request.messages)} messages, at most {_MAX_MESSAGES}")
     for index, message in enumerate(request.messages):
-        if not message.data and not message.attributes:
+        if message.attributes:
+            _check_attributes(f"messages[{index}]", message.attributes)
+        elif not message.data:
             raise invalid(f"messages[{index}] has neither data nor attributes; one is needed")
+        if message.ordering_key:
+            _at_most(_MAX_VALUE_BYTES, f"messages[{index}].ordering_key", message.ordering_key)
+
+
+def _check_attributes(where: str, attributes: Mapping[str, str]) -> None:
+    if len(attributes) > _MAX_ATTRIBUTES:
+        raise invalid(f"{where} has {len(attributes)} attributes, more than {_MAX_ATTRIBUTES}")
+    for name, value in attributes.items():
+        _at_most(_MAX_NAME_BYTES, f"the name of an attribute of {where}", name)
+        _at_most(_MAX_VALUE_BYTES, f"{where}.attributes[{name!r}]", value)
+
+
+def _at_most(limit: int, name: str, text: str) -> None:
+    # A letter has four bytes at most, so few texts need to be encoded.
+    if len(text) * 4 > limit and (size := len(text.encode())) > limit:
+        raise invalid(f"{name} has {size} bytes, more than {limit}")

@@ -1,15 +1,14 @@
 """The methods of the two services, all but Publish.
 
-Those that wait for messages have threads of their own, a Pull one and a StreamingPull two. gRPC's
-workers are left to the Publish calls.
+They run on the server's thread, as Publish does. Pull and StreamingPull, which wait for messages,
+have a thread each for that.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from operator import methodcaller
 from typing import Any, Final
 
 import grpc
@@ -17,11 +16,10 @@ from google.protobuf import duration_pb2, empty_pb2
 from google.pubsub_v1 import types
 from google.rpc import error_details_pb2, status_pb2
 
+from hedged_pubsub._google.core_server import Handler, ServerCall
 from hedged_pubsub.testing.broker import Broker, Delivery, StatusError, Subscription, invalid
 
 _DEFAULT_PAGE_SIZE: Final = 100
-
-_SERIALIZE: Final = methodcaller("SerializeToString")
 
 # How long a Pull waits for the first message before it answers with none, if the client's deadline
 # allows; the answer must be on its way before that deadline.
@@ -31,11 +29,9 @@ _PULL_MARGIN: Final = 0.1
 # A response stays well below the 4 MB that a client accepts by default, if messages are small.
 _MESSAGES_PER_RESPONSE: Final = 100
 
-_Send = Callable[[Any], None]
 
-
-def handlers(broker: Broker, publish: grpc.RpcMethodHandler) -> list[grpc.GenericRpcHandler]:
-    """Return the two services."""
+def handlers(broker: Broker, publish: Handler) -> dict[str, Handler]:
+    """Return the methods of the two services by their full names."""
 
     def found(r: Any) -> Subscription:
         return broker.subscription(r.subscription)
@@ -59,34 +55,21 @@ def handlers(broker: Broker, publish: grpc.RpcMethodHandler) -> list[grpc.Generi
         Acknowledge=lambda r: found(r).acknowledge(r.ack_ids),
         ModifyAckDeadline=lambda r: found(r).modify_ack_deadline(r.ack_ids, r.ack_deadline_seconds),
     )
-    for name, make, method in (
-        ("Pull", grpc.unary_stream_rpc_method_handler, _pull),
-        ("StreamingPull", grpc.stream_stream_rpc_method_handler, _streaming_pull),
-    ):
-        subscriber[name] = make(
-            answers_later(partial(_start_thread, name, method, broker)),
-            request_deserializer=getattr(types, f"{name}Request").pb().FromString,
-            response_serializer=_SERIALIZE,
-        )
-    return [
-        grpc.method_handlers_generic_handler("google.pubsub.v1.Publisher", publisher),
-        grpc.method_handlers_generic_handler("google.pubsub.v1.Subscriber", subscriber),
-    ]
+    subscriber["Pull"] = partial(_pull, broker)
+    subscriber["StreamingPull"] = partial(_streaming_pull, broker)
+    return {
+        f"/google.pubsub.v1.{service}/{name}": handler
+        for service, methods in (("Publisher", publisher), ("Subscriber", subscriber))
+        for name, handler in methods.items()
+    }
 
 
-def answers_later(method: Callable[..., object]) -> Any:
-    """Mark a method as one that gets a callback to answer with, from any thread, as gRPC does."""
-    method.experimental_non_blocking = True  # type: ignore[attr-defined]
-    return method
-
-
-def fail(context: grpc.ServicerContext, send: Callable[[None], Any], error: StatusError) -> None:
-    """End a call that is answered by ``send`` with the error's status."""
-    context.set_code(error.code)
-    context.set_details(error.details)
+def fail(call: ServerCall, error: StatusError) -> None:
+    """End a call with the error's status."""
+    trailing = None
     if error.retry_after is not None:
-        context.set_trailing_metadata((("grpc-status-details-bin", _with_retry_info(error)),))
-    send(None)
+        trailing = (("grpc-status-details-bin", _with_retry_info(error)),)
+    call.end(error.code, error.details, trailing_metadata=trailing)
 
 
 def _with_retry_info(error: StatusError) -> bytes:
@@ -98,27 +81,26 @@ def _with_retry_info(error: StatusError) -> bytes:
     return serialized
 
 
-def _methods(**rows: Callable[[Any], Any]) -> dict[str, grpc.RpcMethodHandler]:
+def _methods(**rows: Callable[[Any], Any]) -> dict[str, Handler]:
     return {name: _unary(name, answer) for name, answer in rows.items()}
 
 
-def _unary(name: str, answer: Callable[[Any], Any]) -> grpc.RpcMethodHandler:
+def _unary(name: str, answer: Callable[[Any], Any]) -> Handler:
     """Make a method of a function that returns the response, the fields of a list's, or None."""
     # What creates something takes what it returns; the others have requests of their own.
     request = getattr(types, f"{name}Request", None) or getattr(types, name.removeprefix("Create"))
 
-    def call(message: Any, context: grpc.ServicerContext) -> Any:
+    def handle(call: ServerCall, message: bytes) -> None:
         try:
-            answered = answer(message) or empty_pb2.Empty()
+            answered = answer(request.pb().FromString(message)) or empty_pb2.Empty()
         except StatusError as error:
-            context.abort(error.code, error.details)
+            fail(call, error)
+            return
         if isinstance(answered, dict):
-            return getattr(types, f"{name}Response").pb()(**answered)
-        return answered
+            answered = getattr(types, f"{name}Response").pb()(**answered)
+        call.end(message=answered.SerializeToString())
 
-    return grpc.unary_unary_rpc_method_handler(
-        call, request_deserializer=request.pb().FromString, response_serializer=_SERIALIZE
-    )
+    return handle
 
 
 def _page(request: Any, **found: list[Any]) -> dict[str, Any]:
@@ -132,31 +114,41 @@ def _page(request: Any, **found: list[Any]) -> dict[str, Any]:
     return {name: rows[start:end], "next_page_token": str(end) if end < len(rows) else ""}
 
 
-def _pull(broker: Broker, request: Any, context: grpc.ServicerContext, send: _Send) -> None:
+def _pull(broker: Broker, call: ServerCall, message: bytes) -> None:
+    request = types.PullRequest.pb().FromString(message)
     try:
         subscription = broker.subscription(request.subscription)
         if request.max_messages < 1:
             raise invalid(f"max_messages={request.max_messages} must be at least 1")
     except StatusError as error:
-        fail(context, send, error)
+        fail(call, error)
         return
-    if context.add_callback(subscription.wake):
-        remaining = context.time_remaining()
-        wait = _PULL_SECONDS if remaining is None else min(remaining, _PULL_SECONDS)
+    call.when_over = subscription.wake
+    wait = min(call.time_remaining(), _PULL_SECONDS) - _PULL_MARGIN
+    timeout = 0.0 if request.return_immediately else max(wait, _PULL_MARGIN)
+
+    def deliver() -> None:
         deliveries = subscription.take(
-            context,
+            call,
             max_messages=request.max_messages,
-            timeout=0.0 if request.return_immediately else max(wait - _PULL_MARGIN, _PULL_MARGIN),
-            cancelled=lambda: not context.is_active(),
+            timeout=timeout,
+            cancelled=lambda: call.is_over,
         )
-        send(_received(types.PullResponse, deliveries))
-        send(None)
+        call.end(message=_received(types.PullResponse, deliveries))
+
+    _start_thread("pull", deliver)
 
 
-def _streaming_pull(
-    broker: Broker, requests: Iterator[Any], context: grpc.ServicerContext, send: _Send
-) -> None:
-    """Read requests until the client closes or cancels the stream; send from another thread."""
+def _streaming_pull(broker: Broker, call: ServerCall, message: bytes) -> None:
+    """Take requests until the client ends the stream; send from another thread."""
+    request = types.StreamingPullRequest.pb().FromString
+    first = request(message)
+    try:
+        subscription = broker.subscription(first.subscription)
+    except StatusError as error:
+        fail(call, error)
+        return
+    call.when_over = subscription.wake
     ack_deadline = 0
 
     def apply(request: Any) -> None:
@@ -167,38 +159,33 @@ def _streaming_pull(
             request.modify_deadline_ack_ids, request.modify_deadline_seconds, strict=False
         ):
             subscription.modify_ack_deadline([ack_id], seconds)
+        call.receive(next_request)
 
-    def deliver(max_outstanding: int) -> None:
+    def next_request(message: bytes | None) -> None:
+        if message is not None:  # otherwise nothing more is sent, or the client has gone
+            apply(request(message))
+
+    def deliver() -> None:
         while deliveries := subscription.take(
-            context,
+            call,
             max_messages=_MESSAGES_PER_RESPONSE,
-            max_outstanding=max_outstanding,
+            max_outstanding=first.max_outstanding_messages,
             ack_deadline=ack_deadline,
-            cancelled=lambda: not context.is_active(),
+            cancelled=lambda: call.is_over,
         ):
-            send(_received(types.StreamingPullResponse, deliveries))
-        if context.is_active():
-            deleted = StatusError(grpc.StatusCode.NOT_FOUND, "the subscription was deleted")
-            fail(context, send, deleted)
+            call.send(_received(types.StreamingPullResponse, deliveries))
+        if not call.is_over:
+            fail(call, StatusError(grpc.StatusCode.NOT_FOUND, "the subscription was deleted"))
 
-    try:
-        first = next(requests)
-        subscription = broker.subscription(first.subscription)
-        if context.add_callback(subscription.wake):
-            apply(first)
-            _start_thread("stream-sender", deliver, first.max_outstanding_messages)
-            for request in requests:
-                apply(request)
-    except StatusError as error:
-        fail(context, send, error)
-    except (StopIteration, grpc.RpcError):
-        pass  # the client has gone; cancelling is how the official client ends a stream
+    apply(first)
+    _start_thread("stream-sender", deliver)
 
 
-def _start_thread(name: str, target: Callable[..., object], *args: object) -> None:
-    threading.Thread(target=target, args=args, name=f"pubsub-server-{name}", daemon=True).start()
+def _start_thread(name: str, target: Callable[[], object]) -> None:
+    threading.Thread(target=target, name=f"pubsub-server-{name}", daemon=True).start()
 
 
-def _received(response: Any, deliveries: list[Delivery]) -> Any:
+def _received(response: Any, deliveries: list[Delivery]) -> bytes:
     received = [{"ack_id": d.ack_id, "message": d.message} for d in deliveries]
-    return response.pb()(received_messages=received)
+    serialized: bytes = response.pb()(received_messages=received).SerializeToString()
+    return serialized

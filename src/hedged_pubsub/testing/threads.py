@@ -1,8 +1,4 @@
-"""A pool for gRPC's calls, and an event loop on a thread for what happens later.
-
-All are daemon threads. The pools of the standard library join their threads at interpreter exit, so
-a call that is still open would keep a program from ending.
-"""
+"""An event loop on a thread."""
 
 from __future__ import annotations
 
@@ -10,39 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent import futures
-from queue import SimpleQueue
 from typing import Any
-
-
-class DaemonPool(futures.Executor):
-    """A pool of a fixed number of daemon threads."""
-
-    def __init__(self, threads: int, name: str) -> None:
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True)
-            for number in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
-        """Run ``fn(*args, **kwargs)`` on one of the threads."""
-        run, future = _task(fn, *args, **kwargs)
-        self._tasks.put(run)
-        return future
-
-    def shutdown(self, *_args: Any, **_kwargs: Any) -> None:
-        """End the threads after the work that was submitted before."""
-        for _ in self._threads:
-            self._tasks.put(None)
-        for thread in self._threads:
-            thread.join()
-
-    def _work(self) -> None:
-        while (run := self._tasks.get()) is not None:
-            run()
-            del run  # an idle thread must not keep the last request alive
 
 
 class LoopThread:

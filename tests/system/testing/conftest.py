@@ -29,17 +29,17 @@ class RawClient:
 
     def start(
         self,
-        *bodies: bytes,
+        *bodies: bytes | dict[str, Any],
         topic: str | None = None,
         timeout: float | None = 20.0,
         metadata: tuple[tuple[str, str], ...] = (),
     ) -> Any:
         """Start a call and return it."""
-        messages = [{"data": body} for body in bodies]
+        messages = [b if isinstance(b, dict) else {"data": b} for b in bodies]
         request = types.PublishRequest(topic=topic or self._topic, messages=messages)
         return self._method.future(request, timeout=timeout, metadata=metadata)
 
-    def publish(self, *bodies: bytes, **arguments: Any) -> list[str]:
+    def publish(self, *bodies: bytes | dict[str, Any], **arguments: Any) -> list[str]:
         """Return the message ids, or raise `grpc.RpcError`."""
         return list(self.start(*bodies, **arguments).result().message_ids)
 

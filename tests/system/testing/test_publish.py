@@ -159,13 +159,24 @@ def test_bad_requests_are_refused(server: PubSubServer, client: RawClient) -> No
     """What the real service refuses is refused with its code, recorded, and not stored."""
     with fails("NOT_FOUND"):
         client.publish(b"a", topic="projects/test/topics/unknown")
-    for refused in ([b"a", b""], [], [bytes(10_000_000)]):
+    for refused in ([b"a", b""], [], [bytes(10_000_000)], [b"a"] * 1001):
         with fails("INVALID_ARGUMENT"):
             client.publish(*refused)
-    assert outcomes(server) == ["failed"] * 4
-    assert [a.code for a in server.attempts()] == ["NOT_FOUND", *["INVALID_ARGUMENT"] * 3]
+    for message in (
+        {"data": b"a", "ordering_key": "k" * 1025},
+        {"attributes": {"v": "é" * 513}},
+        {"attributes": {"n" * 257: "v"}},
+        {"attributes": {str(number): "v" for number in range(101)}},
+    ):
+        with fails("INVALID_ARGUMENT"):
+            client.publish(message)
+    assert outcomes(server) == ["failed"] * 9
+    assert [a.code for a in server.attempts()] == ["NOT_FOUND", *["INVALID_ARGUMENT"] * 8]
     assert bodies(server) == []
-    assert len(client.publish(bytes(9_999_900))) == 1  # the most that is allowed
+    most = {"attributes": {"n" * 256: "é" * 512}, "ordering_key": "k" * 1024}
+    for allowed in ([bytes(9_999_900)], [b"a"] * 1000, [most]):
+        assert len(client.publish(*allowed)) == len(allowed)
+    assert server.messages()[-1].ordering_key == "k" * 1024
 
 
 def test_topics_through_the_official_client(server: PubSubServer, topic: str) -> None:

@@ -6,11 +6,15 @@ import os
 import socket
 import threading
 
+import grpc
 import pytest
+from google.cloud import pubsub_v1
+from opentelemetry.instrumentation.grpc import GrpcInstrumentorServer
 
+from hedged_pubsub._google.core_server import CoreServer, ServerCall
 from hedged_pubsub.testing import FaultScript, PubSubServer, ResetConnection
 
-from .conftest import outcomes, raw_client
+from .conftest import fails, outcomes, raw_client
 
 
 def server_threads() -> list[str]:
@@ -87,3 +91,42 @@ def test_paths() -> None:
     assert server.topic_path("orders") == "projects/shop/topics/orders"
     assert server.topic_path("projects/a/topics/b") == "projects/a/topics/b"
     assert server.subscription_path("s") == "projects/shop/subscriptions/s"
+
+
+def test_instrumentation_of_servers_changes_nothing() -> None:
+    """OpenTelemetry puts interceptors into every server that gRPC makes in the process."""
+    instrumentation = GrpcInstrumentorServer()  # type: ignore[no-untyped-call]
+    instrumentation.instrument()
+    try:
+        with PubSubServer(set_emulator_host=True) as server, raw_client(server) as client:
+            subscription = server.create_subscription("shop", server.create_topic("orders"))
+            assert client.publish(b"a") == ["1"]
+            with pubsub_v1.SubscriberClient() as subscriber:
+                pulled = subscriber.pull(subscription=subscription, max_messages=1, timeout=10)
+            assert [received.message.data for received in pulled.received_messages] == [b"a"]
+    finally:
+        instrumentation.uninstrument()
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "code"),
+    [("Fail", b"", "UNKNOWN"), ("Fail", None, "UNIMPLEMENTED"), ("Else", b"", "UNIMPLEMENTED")],
+)
+def test_what_the_server_cannot_handle_is_answered(
+    method: str, request_: bytes | None, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A handler that raises is told and logged; a call without a handler or request is refused."""
+
+    def handle(call: ServerCall, message: bytes) -> None:
+        raise ZeroDivisionError
+
+    server = CoreServer({"/S/Fail": handle}, (), "pubsub-server")
+    port = server.listen("127.0.0.1:0")
+    server.start()
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, fails(code):
+            requests = iter([] if request_ is None else [request_])
+            channel.stream_unary(f"/S/{method}")(requests, timeout=10)
+    finally:
+        server.stop(0)
+    assert [record.levelname for record in caplog.records] == ["ERROR"] * (code == "UNKNOWN")

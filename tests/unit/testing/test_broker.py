@@ -44,6 +44,12 @@ def subscribe(broker: Broker, name: str, **fields: Any) -> None:
     broker.create_subscription(SubscriptionProto(name=name, **fields))
 
 
+def subscribe_as(broker: Broker, fields: dict[str, Any]) -> None:
+    """Create a subscription as the official client asks for it."""
+    asked = types.Subscription(name=SHOP2, topic=ORDERS, **fields)
+    broker.create_subscription(types.Subscription.pb(asked))
+
+
 def update(broker: Broker, *paths: str) -> None:
     """Update fields of the topic."""
     broker.update_topic(TopicProto(name=ORDERS), field_mask_pb2.FieldMask(paths=list(paths)))
@@ -110,6 +116,61 @@ def test_errors_have_the_services_codes(broker: Broker, act: Any, code: str) -> 
     with pytest.raises(StatusError) as caught:
         act(broker)
     assert caught.value.code.name == code
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"push_config": {"push_endpoint": "https://example.com"}},
+        {"bigquery_config": {"table": "p.d.t"}},
+        {"cloud_storage_config": {"bucket": "b"}},
+        {"enable_message_ordering": True},
+        {"filter": 'attributes.a = "b"'},
+        {"dead_letter_policy": {"max_delivery_attempts": 5}},
+        {"retry_policy": {"minimum_backoff": "10s"}},
+        {"enable_exactly_once_delivery": True},
+        {"detached": True},
+    ],
+    ids=lambda field: next(iter(field)),
+)
+def test_what_a_subscription_would_not_do_is_refused(broker: Broker, field: dict[str, Any]) -> None:
+    """Or a test that relies on it would pass here and fail on the service."""
+    with pytest.raises(StatusError, match=rf"^UNIMPLEMENTED: subscription\.{next(iter(field))} is"):
+        subscribe_as(broker, field)
+
+
+def test_what_a_topic_would_not_do_is_refused(broker: Broker) -> None:
+    """At its creation and when it is updated; a refused update changes nothing."""
+    schema = types.Topic(name=ORDERS, schema_settings={"schema": "projects/p/schemas/s"})
+    refused = pytest.raises(StatusError, match=r"^UNIMPLEMENTED: topic\.schema_settings is")
+    with refused:
+        broker.create_topic(types.Topic.pb(schema))
+    with refused:
+        mask = field_mask_pb2.FieldMask(paths=["schema_settings"])
+        broker.update_topic(types.Topic.pb(schema), mask)
+    assert not broker.topic(ORDERS).HasField("schema_settings")
+
+
+def test_what_changes_no_test_is_accepted(broker: Broker) -> None:
+    """Programs create topics and subscriptions with labels, retention and the like."""
+    day = {"seconds": 86_400}
+    subscribe_as(
+        broker,
+        {
+            "labels": {"team": "shop"},
+            "message_retention_duration": day,
+            "retain_acked_messages": True,
+            "expiration_policy": {"ttl": day},
+            "push_config": {},
+        },
+    )
+    topic = {
+        "labels": {"team": "shop"},
+        "message_retention_duration": day,
+        "message_storage_policy": {"allowed_persistence_regions": ["europe-west1"]},
+        "kms_key_name": "k",
+    }
+    broker.create_topic(types.Topic.pb(types.Topic(name=ORDERS + "2", **topic)))
 
 
 @pytest.fixture
