@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import grpc
 import grpc.aio
+from grpc._cython import cygrpc
 from google.api_core import gapic_v1
 from google.api_core.retry import Retry, exponential_sleep_generator, if_exception_type
 from google.api_core.retry_async import AsyncRetry
@@ -99,6 +100,14 @@ def call_arguments(transport: PublisherTransport, topic: str) -> Mapping[str, An
         except StopIteration as finished:
             arguments = finished.value
     return cast("Mapping[str, Any]", arguments)
+
+
+def gevent_hub() -> Any:
+    """Return the hub of gevent's on which gRPC runs its greenlets.
+
+    ``None`` unless ``grpc.experimental.gevent.init_gevent()`` was called.
+    """
+    return getattr(cygrpc.g_gevent_threadpool, "hub", None)
 
 
 def is_plain_channel(channel: grpc.Channel | grpc.aio.Channel) -> bool:
