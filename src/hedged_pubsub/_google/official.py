@@ -10,12 +10,12 @@ from typing import Any, Final, cast
 
 import grpc
 import grpc.aio
-from grpc._cython import cygrpc
 from google.api_core import gapic_v1
 from google.api_core.retry import Retry, exponential_sleep_generator, if_exception_type
 from google.api_core.retry_async import AsyncRetry
 from google.api_core.timeout import ConstantTimeout, ExponentialTimeout, TimeToDeadlineTimeout
 from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
+from grpc._cython import cygrpc
 
 from hedged_pubsub.retry import AsyncTruncatedExponentialBackoff, TruncatedExponentialBackoff
 
