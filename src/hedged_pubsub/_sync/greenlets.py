@@ -45,6 +45,16 @@ def why_no_hedges() -> str | None:
     return _EVENTLET if patcher is not None and patcher.is_monkey_patched("thread") else None
 
 
+def deadlocks(*, made_for_greenlets: bool) -> bool:
+    """Tell whether starting a request would deadlock on a channel that was made like that.
+
+    Its lock is a thread's where gevent has patched the process later, as gunicorn's gevent worker
+    does with an application that is loaded before. gRPC holds it while it starts the greenlet that
+    receives the answer, and this one waits for it, with all others. A call that waits needs none.
+    """
+    return not made_for_greenlets and are_threads() and official.gevent_hub() is None
+
+
 def native_queue() -> queue.SimpleQueue[Any]:
     """Return a queue that native threads may use, whatever gevent has patched."""
     monkey: Any = sys.modules.get("gevent.monkey")
