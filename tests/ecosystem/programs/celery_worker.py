@@ -19,11 +19,12 @@ publisher = make(PATIENT)
 @app.task
 def publish(number):
     """Publish five messages, which wait in a batch."""
-    for _ in range(5):
-        publisher.publish(TOPIC, b"%d" % number)
+    for part in range(5):
+        publisher.publish(TOPIC, b"%d, %d" % (number, part))
 
 
 if __name__ == "__main__":
     for one in range(8):
         publish.delay(one)
-    app.worker_main(["worker", "--pool=prefork", "--concurrency=2", "--without-gossip"])
+    quick = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+    app.worker_main(["worker", "--pool=prefork", "--concurrency=2", "--loglevel=INFO", *quick])

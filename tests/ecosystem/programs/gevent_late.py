@@ -1,6 +1,5 @@
 """What gunicorn's gevent worker does to an application that was loaded before the fork."""
 
-# ruff: noqa: E402 - it is patched late
 import os
 import sys
 
