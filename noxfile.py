@@ -112,6 +112,13 @@ def official(session: nox.Session) -> None:
 
 
 @nox.session
+def ecosystem(session: nox.Session) -> None:
+    """Run programs on gevent, Celery, kombu, gunicorn and tracers, with either client."""
+    install(session, "ecosystem", ".")
+    session.run("pytest", "tests/ecosystem", "-n", "2", *session.posargs)
+
+
+@nox.session
 def mutants(session: nox.Session) -> None:
     """Change the core in small ways, each of which a unit test has to notice: tests/mutants.md.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from google.api_core.retry import Retry
+from google.cloud import pubsub_v1
 from google.cloud.pubsub_v1 import PublisherClient
 from google.cloud.pubsub_v1.types import (
     BatchSettings,
@@ -24,6 +25,7 @@ from google.cloud.pubsub_v1.types import (
 )
 
 from hedged_pubsub import AsyncHedgedPublisher, HedgedPublisher, HedgingSettings
+from hedged_pubsub._google.patched import is_patched
 from hedged_pubsub.testing import PubSubServer
 
 from .conftest import TOPIC, Make, New, both_kinds, wait_until
@@ -172,3 +174,13 @@ def test_a_patched_class_sees_each_publish(
     with pytest.raises(TypeError, match="bytestring"):
         publisher.publish(TOPIC, "text")  # type: ignore[arg-type]
     assert len(tracer.failures) == 1
+
+
+def test_our_class_in_the_place_of_the_official_one_is_no_patch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Programs put it there for libraries that make their own publisher; it costs them nothing."""
+    monkeypatch.setattr(pubsub_v1, "PublisherClient", HedgedPublisher)
+    assert not is_patched()
+    monkeypatch.setattr(PublisherClient, "publish", Tracer(PublisherClient.publish).publish)
+    assert is_patched()

@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 from hedged_pubsub import HedgedPublisher
 from hedged_pubsub._google import official
 from hedged_pubsub._google.channels import second_channel
+from hedged_pubsub._google.intercepted import InterceptedCalls, noting
 from hedged_pubsub._google.method import encode_telemetry
 from hedged_pubsub._google.official import call_arguments, connect
 
@@ -235,3 +236,37 @@ def test_it_is_what_the_generated_type_makes(attempt: int, start_time: float | N
         read = message.publish_operation.publish_start_time.timestamp()
         assert read == pytest.approx(start_time, abs=1e-5)
     assert _TELEMETRY.serialize(message) == encoded
+
+
+def test_a_call_that_an_interceptor_starts_too_late_is_cancelled() -> None:
+    """Its attempt may lose while the interceptor has not come to send it."""
+
+    class Sent:
+        cancellations = 0
+
+        def cancel(self) -> None:
+            self.cancellations += 1
+
+    calls, early, late = InterceptedCalls(), Sent(), Sent()
+    calls.add(early)
+    assert early.cancellations == 0
+    calls.cancel()
+    calls.add(late)
+    assert (early.cancellations, late.cancellations) == (1, 1)
+
+
+def test_noting_calls_leaves_the_channel_as_it_was(transport: PublisherGrpcTransport) -> None:
+    """It may be shared; and one whose copy would close it when dropped is left alone."""
+
+    class Owner:
+        def __init__(self, channel: grpc.Channel) -> None:
+            self._channel = channel
+
+        def __del__(self) -> None:
+            self._channel.close()
+
+    channel = grpc.intercept_channel(transport.grpc_channel, Interceptor())
+    noting(channel)
+    assert channel._channel is transport.grpc_channel
+    owner = Owner(channel)
+    assert noting(owner) is owner

@@ -15,6 +15,7 @@ from hedged_pubsub._core.batching import Batch, Message
 from hedged_pubsub._core.connections import Connection, Heard
 from hedged_pubsub._core.events import ORIGINAL, Abandoned, Fail, Failed
 from hedged_pubsub._google.call_policy import TOO_LARGE, CallPolicy, CallState
+from hedged_pubsub._google.intercepted import InterceptedCalls
 from hedged_pubsub._google.tracing import BatchTracing
 from hedged_pubsub.retry.errors import requested_wait
 
@@ -34,6 +35,7 @@ class PublishBatch(Batch):
         "_policy",
         "connection",
         "hedge_connections",
+        "intercepted",
         "is_unavailable",
         "last_hedge",
         "request",
@@ -47,6 +49,8 @@ class PublishBatch(Batch):
         self._call_state: CallState | None = None
         self._original: Any = None
         self._calls: dict[int, Any] | None = None  # the hedges, of which most batches have none
+        # Of attempts that interceptors have not handed over yet; the driver's.
+        self.intercepted: dict[int, InterceptedCalls] | None = None
         self.request: Any = None  # from the commit until it is decided
         self.tracing: BatchTracing | None = None
         self.connection: Connection[Any] | None = None  # that the original was sent on last
@@ -84,8 +88,14 @@ class PublishBatch(Batch):
             return call
         return None if self._calls is None else self._calls.pop(attempt, None)
 
+    def cancel_intercepted(self, attempt: int) -> None:
+        """Cancel the request of an attempt that an interceptor holds."""
+        calls = self.intercepted.get(attempt) if self.intercepted else None
+        if calls is not None:
+            calls.cancel()
+
     def drop_calls(self) -> None:
-        self._original = self._calls = None
+        self._original = self._calls = self.intercepted = None
 
     @property
     def asks_user(self) -> bool:

@@ -13,6 +13,7 @@ from google.pubsub_v1.services.publisher.transports.base import PublisherTranspo
 
 from hedged_pubsub._core.recent_topics import MAX_TOPICS
 from hedged_pubsub._core.wire import varint
+from hedged_pubsub._google.intercepted import NotingInterceptor
 from hedged_pubsub._google.official import call_arguments, is_plain_channel
 
 _METHOD: Final = "/google.pubsub.v1.Publisher/Publish"
@@ -49,9 +50,12 @@ class PublishMethod:
             functools.partial(call_arguments, transport)
         )
 
+    def _channel_of_calls(self) -> Any:
+        return self.channel
+
     def _make(self) -> Any:
         answer = gapic_types.PublishResponse
-        return self.channel.unary_unary(
+        return self._channel_of_calls().unary_unary(
             _METHOD,
             None if self.is_plain else gapic_types.PublishRequest.serialize,
             answer.pb().FromString if self.is_plain else answer.deserialize,
@@ -84,13 +88,13 @@ class AsyncPublishMethod(PublishMethod):
 
     def _make(self) -> Any:
         logging = getattr(self._transport, "_interceptor", None)
-        interceptors = getattr(self.channel, "_unary_unary_interceptors", None) or ()
-        if logging is None or logging not in interceptors:
+        interceptors = getattr(self.channel, "_unary_unary_interceptors", None)
+        if not interceptors:
             return super()._make()
         the_users = [interceptor for interceptor in interceptors if interceptor is not logging]
         self.is_plain = not the_users
         made = super()._make()
-        made._interceptors = the_users
+        made._interceptors = [*the_users, NotingInterceptor()] if the_users else []
         return made
 
 

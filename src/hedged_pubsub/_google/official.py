@@ -15,6 +15,7 @@ from google.api_core.retry import Retry, exponential_sleep_generator, if_excepti
 from google.api_core.retry_async import AsyncRetry
 from google.api_core.timeout import ConstantTimeout, ExponentialTimeout, TimeToDeadlineTimeout
 from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
+from grpc._cython import cygrpc
 
 from hedged_pubsub.retry import AsyncTruncatedExponentialBackoff, TruncatedExponentialBackoff
 
@@ -99,6 +100,14 @@ def call_arguments(transport: PublisherTransport, topic: str) -> Mapping[str, An
         except StopIteration as finished:
             arguments = finished.value
     return cast("Mapping[str, Any]", arguments)
+
+
+def gevent_hub() -> Any:
+    """Return the hub of gevent's on which gRPC runs its greenlets.
+
+    ``None`` unless ``grpc.experimental.gevent.init_gevent()`` was called.
+    """
+    return getattr(cygrpc.g_gevent_threadpool, "hub", None)
 
 
 def is_plain_channel(channel: grpc.Channel | grpc.aio.Channel) -> bool:

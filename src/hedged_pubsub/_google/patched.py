@@ -25,14 +25,14 @@ def _is_official(publish: object) -> bool:
     return is_function and publish.__module__ == client.__name__
 
 
-_OFFICIAL: Final = (
-    pubsub_v1.PublisherClient.publish if _is_official(pubsub_v1.PublisherClient.publish) else None
-)
+# The class itself: a program may have put ours in its place, for libraries that look it up there.
+_CLIENT: Final = pubsub_v1.PublisherClient
+_OFFICIAL: Final = _CLIENT.publish if _is_official(_CLIENT.publish) else None
 
 
 def is_patched() -> bool:
     """Tell whether publishing goes through code that is neither Google's nor ours."""
-    return pubsub_v1.PublisherClient.publish is not _OFFICIAL
+    return _CLIENT.publish is not _OFFICIAL
 
 
 class PatchablePublisher(UnhedgedPublisher):

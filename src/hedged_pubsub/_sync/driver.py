@@ -163,6 +163,8 @@ class Driver:
             batch.run.topic.attempts_cancelled += call is not None
         if call is not None:
             self.rpc.cancel(call)
+        elif batch.intercepted is not None:
+            batch.cancel_intercepted(attempt)
 
     def wake_at(self, batch: PublishBatch, when: float) -> None:
         """Set the batch's timer. Nothing of a decided batch stays until it is due."""

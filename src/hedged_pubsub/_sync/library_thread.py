@@ -19,6 +19,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from hedged_pubsub._sync import greenlets
+
 _CHECK_INTERVAL: Final = 0.05
 """Seconds after which whoever waits for the thread's answer checks whether it still runs."""
 
@@ -70,14 +72,16 @@ class LibraryThread:
         workers: The threads that may hold a guard now and then, and run users' code otherwise.
         is_stand_in: Whether another thread does the work just now, because this one cannot start.
         on_error: Called with a function that raised, and the error. It must not block.
+        on_start: Called on the thread when it starts. It must not block.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._inbox = greenlets.native_queue()
         self.put: Callable[[Item | _Order], None] = self._inbox.put
         self._order = itertools.count()
         self.on_error: Callable[[Callable[..., object], Exception], object] = lambda *_: None
+        self.on_start: Callable[[], object] = lambda: None
         self._guards: list[weakref.ref[Any]] = []
         self.reset_after_fork()
 
@@ -85,6 +89,7 @@ class LibraryThread:
         """Forget all work and timers, and the thread, which a forked child does not have."""
         while not self._inbox.empty():
             self._inbox.get_nowait()
+        self._source: queue.SimpleQueue[Any] | greenlets.Bridge = self._inbox
         self._timers: list[_Timer] = []
         self._sleeps_until = -math.inf  # unless it sleeps it need not be woken
         self.ident: int | None = None
@@ -102,7 +107,10 @@ class LibraryThread:
                 # Not ``Thread.start``, which waits on a condition: an exception from a signal
                 # handler there could leave both threads hanging. If two first messages start two
                 # threads, one of them ends at once.
-                _thread.start_new_thread(self._begin, ())
+                if greenlets.are_threads():
+                    greenlets.spawn(self._run)
+                else:
+                    _thread.start_new_thread(self._begin, ())
             except RuntimeError:
                 return False
             self._started = True
@@ -123,25 +131,29 @@ class LibraryThread:
     def ask(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call ``function(*args)`` on the thread, and return its result or raise its error."""
         self.refuse_to_wait()
-        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        ended = _thread.allocate_lock()
+        ended.acquire()
+        result: Any = None
+        failure: BaseException | None = None
 
         def call() -> None:
+            nonlocal result, failure
             try:
-                answer.put((function(*args), None))
+                result = function(*args)
             except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
-                answer.put((None, error))
+                failure = error
+            finally:
+                ended.release()
 
         self.post(call)
         while True:
             if not self.start():
                 self.run_once()
-            try:
-                result, error = answer.get(timeout=_CHECK_INTERVAL)
-            except queue.Empty:
-                continue
-            if error is not None:
-                raise error
-            return result
+            if ended.acquire(timeout=_CHECK_INTERVAL):
+                break
+        if failure is not None:
+            raise failure
+        return result
 
     def guard(self) -> Any:
         """Return a lock that the thread takes; whoever holds it must not wait for the thread."""
@@ -197,6 +209,9 @@ class LibraryThread:
             return
         self.ident = _thread.get_ident()
         self.must_not_wait.add(self.ident)
+        if greenlets.are_threads():
+            self._source = greenlets.Bridge(self._inbox)
+        self._call(self.on_start)
         while True:
             # A timer that is set in between is either seen here, or sees how long this will sleep.
             self._sleeps_until = due = self._timers[0][0] if self._timers else math.inf
@@ -207,7 +222,7 @@ class LibraryThread:
     def _step(self, timeout: float) -> bool:
         """Wait for one piece of work, do it and what is due; return whether there was any."""
         try:
-            item = self._inbox.get_nowait()
+            item = self._source.get_nowait()
         except queue.Empty:
             item = self._sleep(timeout) if timeout else None
         self._sleeps_until = -math.inf
@@ -226,7 +241,7 @@ class LibraryThread:
         is empty, and if the time has passed once it is shut, what is left of it is negative.
         """
         try:
-            return self._inbox.get(timeout=timeout)
+            return self._source.get(timeout=timeout)
         except queue.Empty:
             return None
 

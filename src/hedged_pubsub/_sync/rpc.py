@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import _thread
-import contextvars
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from hedged_pubsub._google import official, rpc
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.channels import MakeChannel
 from hedged_pubsub._google.direct_call import DirectCall, direct_start
+from hedged_pubsub._google.intercepted import InterceptedCalls, noting
 from hedged_pubsub._google.method import PublishMethod
 from hedged_pubsub._google.rpc_errors import as_if_waited_for, official_error
 from hedged_pubsub._sync import threads
@@ -31,14 +31,14 @@ class SyncPublishMethod(PublishMethod):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        future = self.multicallable.future
-        self.start: Callable[..., Any]
-        if self.is_plain:
-            self.start = direct_start(self.multicallable, _report)
-        else:
-            # Interceptors find an empty context, as on the official client's threads: who happens
-            # to publish the last message of a batch, within a span perhaps, has no part in it.
-            self.start = lambda *args, **kwargs: contextvars.Context().run(future, *args, **kwargs)
+        self.start: Callable[..., Any] = (
+            direct_start(self.multicallable, _report)
+            if self.is_plain
+            else self.multicallable.future
+        )
+
+    def _channel_of_calls(self) -> Any:
+        return self.channel if self.is_plain else noting(self.channel)
 
 
 def _report(error: Exception) -> None:
@@ -72,6 +72,12 @@ class PublishRpc(rpc.PublishRpc[SyncPublishMethod]):
         self._lock = self._library.guard()
         self._connections.reset_after_fork()
 
+    def commit(self, batch: PublishBatch) -> None:
+        """Make the request of a batch, which all its attempts share, and start the RPC's span."""
+        super().commit(batch)
+        if not self.is_plain:
+            batch.intercepted = {}
+
     def start(self, batch: PublishBatch, attempt: int, timeout: float | None) -> Any:
         """Start a request and return its call, as gRPC's ``future()`` does."""
         connection, timeout = self.begin(batch, attempt, timeout)
@@ -82,7 +88,9 @@ class PublishRpc(rpc.PublishRpc[SyncPublishMethod]):
                 request = method.prepare(request)
             # A fork waits for the library's thread, and for no interceptor of the user's, which
             # may take its time.
-            if method.is_plain and _thread.get_ident() != self._library.ident:
+            if not method.is_plain:
+                call = self._start_intercepted(method, batch, attempt, request, timeout, arguments)
+            elif _thread.get_ident() != self._library.ident:
                 with threads.FORK_GATE:
                     call = method.start(request, timeout, **arguments)
             else:
@@ -91,6 +99,27 @@ class PublishRpc(rpc.PublishRpc[SyncPublishMethod]):
             if connection.own:
                 self.started(connection, call)
         return call
+
+    def _start_intercepted(
+        self,
+        method: SyncPublishMethod,
+        batch: PublishBatch,
+        attempt: int,
+        request: Any,
+        timeout: float | None,
+        arguments: Mapping[str, Any],
+    ) -> Any:
+        """Start a request through interceptors, which may hold its call until it is answered."""
+        calls, held = InterceptedCalls(), batch.intercepted
+        if held is not None:
+            held[attempt] = calls
+            if attempt not in batch.run.in_flight:  # it was decided a moment before
+                calls.cancel()
+        try:
+            return calls.run(method.start, request, timeout, **arguments)
+        finally:
+            if held is not None:
+                held.pop(attempt, None)
 
     def when_ended(
         self, call: Any, callback: Callable[[Any, int, Any], object], batch: Any, attempt: int

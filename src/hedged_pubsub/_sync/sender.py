@@ -21,6 +21,7 @@ from hedged_pubsub._core.batching import Limits
 from hedged_pubsub._core.recent_topics import MAX_TOPICS
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.call_policy import CallPolicy
+from hedged_pubsub._sync import greenlets
 from hedged_pubsub._sync.driver import Driver
 from hedged_pubsub._sync.flow_control import FlowControl
 from hedged_pubsub._sync.future import PublishFuture, fail_after_fork
@@ -131,6 +132,7 @@ class Sender:
         self.driver = driver
         self.library = library
         self._workers = workers
+        self._made_for_greenlets = greenlets.are_threads()
         self.clock = clock
         self.usual: dict[str, Mailbox] = {}
         self.refusal: str | None = None
@@ -232,6 +234,9 @@ class Sender:
             self._workers.submit_urgent(driver.submit, batch)
         elif self.library.is_stand_in:
             driver.send_and_wait(batch, self.clock() + batch.total_timeout)
+        elif greenlets.deadlocks(made_for_greenlets=self._made_for_greenlets):
+            deadline = self.clock() + batch.total_timeout
+            self._workers.submit_urgent(driver.send_and_wait, batch, deadline)
         else:
             driver.submit(batch)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from hedged_pubsub._core import log
+from hedged_pubsub._sync import greenlets
 from hedged_pubsub._sync.fork_gate import ForkGate
 from hedged_pubsub._sync.library_thread import LibraryThread
 from hedged_pubsub._sync.workers import Workers
@@ -74,7 +75,14 @@ def _report(function: Callable[..., object], error: Exception) -> None:
     log_later(logging.ERROR, "publishing goes on after an error in %r", function, error=error)
 
 
+def _warn() -> None:
+    reason = greenlets.why_no_hedges()
+    if reason is not None:
+        log_later(logging.WARNING, reason)
+
+
 LIBRARY.on_error = _report
+LIBRARY.on_start = _warn
 
 
 def close(channel: Closable) -> None:

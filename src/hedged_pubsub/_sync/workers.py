@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from hedged_pubsub._core import log
+from hedged_pubsub._sync import greenlets
 from hedged_pubsub._sync.library_thread import LibraryThread
 
 _PATIENCE: Final = 0.01
@@ -49,7 +50,7 @@ class Workers:
         self._urgent: collections.deque[_Job] = collections.deque()
         self._later: collections.deque[_Job] = collections.deque()
         # One for each job; workers sleep on it. Safe from any thread, and in a signal handler.
-        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._tokens: queue.SimpleQueue[None] = greenlets.native_queue()
         # Changed without a lock, as in ``flow_control``: this thread could hold it already, where
         # the garbage collector runs what submits a job.
         self._threads = 0
@@ -85,6 +86,10 @@ class Workers:
         return True
 
     def _added(self) -> None:
+        if greenlets.are_threads():  # which are cheap, and wait for nothing between two jobs
+            self._threads += 1
+            greenlets.spawn(self._run_one)
+            return
         self._tokens.put(None)
         waiting = len(self._urgent) + len(self._later)
         if self._threads == 0:
@@ -155,6 +160,14 @@ class Workers:
                 # Otherwise the worker keeps the batch alive until its next job.
                 del job
         helpers.discard(ident)
+
+    def _run_one(self) -> None:
+        try:
+            if (job := _pop(self._urgent, self._later)) is not None:
+                _run_job(job)
+        finally:
+            # A forked child has its parent's greenlets, of which nothing was counted there.
+            self._threads = max(0, self._threads - 1)
 
     def _wait_for_token(self) -> bool:
         self._idle += 1

@@ -15,6 +15,7 @@ from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._google import rpc
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.channels import MakeChannel
+from hedged_pubsub._google.intercepted import InterceptedCalls
 from hedged_pubsub._google.method import AsyncPublishMethod
 from hedged_pubsub._google.rpc_errors import official_error, unreadable_answer
 
@@ -49,6 +50,10 @@ class AsyncPublishRpc(rpc.PublishRpc[AsyncPublishMethod]):
         connection, timeout = self.begin(batch, attempt, timeout)
         method = connection.method
         call: Any = None
+        calls = None
+        if not method.is_plain:
+            calls = InterceptedCalls()
+            calls.use()
         try:
             arguments = method.arguments(batch.topic, attempt, batch.publish_start_time)
             request = method.prepare(batch.request)
@@ -59,8 +64,11 @@ class AsyncPublishRpc(rpc.PublishRpc[AsyncPublishMethod]):
         try:
             response = await call
         except asyncio.CancelledError:
-            # A call that is dropped would go on at the server.
+            # A call that is dropped would go on at the server; so would one that an interceptor
+            # waits for.
             call.cancel()
+            if calls is not None:
+                calls.cancel()
             raise
         except grpc.RpcError as error:
             raise official_error(error) from error

@@ -28,11 +28,13 @@ PATIENT = HedgingSettings(hedge_delay=10)
 
 
 class Stamp(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
-    """A user's interceptor that adds metadata."""
+    """A user's interceptor that adds metadata, and waits for the answer before it returns."""
 
     async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
         stamped = [*details.metadata, ("x-stamp", type(request).__name__)]
-        return await continuation(details._replace(metadata=stamped), request)
+        call = await continuation(details._replace(metadata=stamped), request)
+        await call.code()
+        return call
 
 
 @pytest.mark.parametrize("switch", ["argument", "variable"])

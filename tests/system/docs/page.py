@@ -40,6 +40,7 @@ from tests.system.docs import hidden
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 """The pages whose code is run: the README, and whatever is in ``docs``."""
+_TESTED = "../examples/", "../tests/ecosystem/programs/"
 
 
 class PageError(Exception):
@@ -110,7 +111,7 @@ class Page:
                     self._execute("\n".join(side), str(self._path), line)
             case ["json"]:
                 json.loads(code)
-            case ["{literalinclude}", example] if example.startswith("../examples/"):
+            case ["{literalinclude}", shown] if shown.startswith(_TESTED):
                 pass
             case ["{eval-rst}" | "{image}" | "{include}" | "{toctree}", *_] if (
                 "code-block::" not in code
