@@ -252,5 +252,7 @@ class Connections(Generic[Method]):
     def close(self) -> list[Connection[Method]]:
         """Take out all own connections, and open no more; they are to be closed."""
         self._closed = True
+        self._originals = self._hedges = self._clients
+        self.home = self.opening = None
         own, self.own = self.own, []
         return own

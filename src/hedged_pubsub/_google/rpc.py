@@ -168,6 +168,25 @@ class PublishRpc(abc.ABC, Generic[M]):
             if batch.connection is dead and ORIGINAL in batch.run.in_flight
         ]
 
+    def close_soon(self) -> None:
+        """Close the connections that were opened here. Returns at once."""
+        with self._lock:
+            own = self._connections.close()
+        for connection in own:
+            self._close_channel(connection.method.channel)
+
+    def release(self) -> None:
+        """Let go of all channels: the publisher was dropped, and all is decided.
+
+        gRPC closes a channel that nobody holds; the client's may be the user's, who holds it.
+        """
+        nothing: Any = None
+        with self._lock:
+            self._connections.close()
+            self._connections = Connections(nothing, can_open=False)
+            self._connections.close()
+        self._transport = self._method = self._make_channel = nothing
+
     def _ready(self) -> tuple[bool, bool]:
         """Tell whether the connections of originals and of hedges are connected."""
         originals, hedges = self._connections.of(ORIGINAL), self._connections.of(1)

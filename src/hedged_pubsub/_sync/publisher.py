@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import PENDING
@@ -125,6 +126,7 @@ class HedgedPublisher(PatchablePublisher):
         self._usual = self._sender.usual
         self._lead_to(self._publish_hedged)
         process.register(self._sender, exit_timeout)
+        weakref.finalize(self, self._sender.end).atexit = False
 
     def _make_sender(self, settings: HedgingSettings, make_channel: MakeChannel | None) -> Sender:
         library, workers, clock = threads.LIBRARY, threads.WORKERS, threads.CLOCK
@@ -320,7 +322,11 @@ class HedgedPublisher(PatchablePublisher):
         if self._sender is None:
             super().stop()
             return
-        if self._stop(self._sender):
+        try:
+            was_stopped = self._stop(self._sender)
+        finally:
+            self._sender.finish()
+        if was_stopped:
             raise RuntimeError("Cannot stop a publisher already stopped.")
 
     def _stop(self, sender: Sender) -> bool:

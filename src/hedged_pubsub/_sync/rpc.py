@@ -134,6 +134,11 @@ class PublishRpc(rpc.PublishRpc[SyncPublishMethod]):
         for connection in own:
             connection.method.channel.close()
 
+    def release(self) -> None:
+        """Let go of all channels; close those that gRPC may hold, to which forks are a concern."""
+        self.close_soon()
+        super().release()
+
     def _soon(self, function: Callable[[], object]) -> None:
         self._workers.submit_urgent(function)
 

@@ -166,6 +166,22 @@ class Sender:
         if not self.library.start():
             self.library.run_once()
 
+    def finish(self) -> None:
+        """Close the publisher's own connections once all is decided. Returns at once."""
+        self.library.post(self.driver.when_decided, self.driver.rpc.close_soon)
+
+    def end(self) -> None:
+        """Send what is open, and let go of the connections once all is decided. Returns at once.
+
+        For a publisher that was dropped, on whatever thread that happens: it may be in a garbage
+        collection.
+        """
+        if self.library.ident is not None or self._mailboxes or self.driver.undecided:
+            self.library.post(self._end)
+            self.library.start()
+        else:  # it was never used
+            self.driver.rpc.release()
+
     def send_all(self) -> list[PublishFuture]:
         """Send what is open, and return the futures of all that is undecided."""
         futures: list[PublishFuture] = self.library.ask(self._send_all)
@@ -252,6 +268,11 @@ class Sender:
         watched, self._watched = self._watched, {}
         for mailbox in watched:
             mailbox.send_open(until)
+
+    def _end(self) -> None:
+        self._send_open()
+        self._mailboxes.clear()
+        self.driver.when_decided(self.driver.rpc.release)
 
     def _send_all(self) -> list[PublishFuture]:
         self._send_open()
