@@ -175,7 +175,6 @@ def test_where_none_can_be_opened_hedges_share_the_first() -> None:
         assert connections.begin_check() is None
         assert not connections.may_open(0.0)
         assert methods(connections) == ("client", "client")
-        connections.reset_after_fork()
     connections = with_second()
     kill(connections, connections.of(ORIGINAL))
     connections.use_clients()
@@ -219,89 +218,19 @@ def test_a_connection_that_is_there_is_connected_again() -> None:
 
 
 def test_close_takes_out_all_own_connections() -> None:
-    """Each is closed once, in use or not; one that is opened too late is closed at once."""
+    """Each is closed once, in use or not; one that is opened too late is closed at once.
+
+    Whatever is sent all the same, after ``stop()``, goes where it can be sent.
+    """
     connections = with_second()
+    kill(connections, connections.of(ORIGINAL))
     connections.opened("third")
     assert [one.method for one in connections.close()] == ["second", "third"]
     assert connections.close() == connections.drained() == []
     assert connections.newest is None
+    assert methods(connections) == ("client", "client")
     late = Connections("client", can_open=True)
     assert late.close() == []
     assert not late.opened("second")
     assert (late.own, late.opening) == ([], None)
     assert not late.may_open(0.0)
-
-
-def test_in_a_forked_child_no_call_of_the_parents_is_waited_for() -> None:
-    """What was opening is used, for nobody there checks it; the first batch begins a check."""
-    connections = with_second()
-    kill(connections, connections.of(ORIGINAL))
-    connections.opened("third")
-    second = connections.of(ORIGINAL)
-    second.in_flight.add("call")
-    second.starting = 3
-    connections.check_at = math.inf
-    connections.reset_after_fork()
-    assert methods(connections) == ("second", "third")
-    assert connections.opening is None
-    assert (second.in_flight, second.starting) == (set(), 0)
-    assert connections.begin_check() is Todo.CONNECT
-    kill(connections, second)
-    assert connections.drained() == [second]
-
-
-@given(st.lists(st.sampled_from(["dead", "opened", "connected", "call", "ended"]), max_size=60))
-def test_whatever_happens(steps: list[str]) -> None:
-    """Never more than two own connections, and none that is used is closed."""
-    connections = with_second()
-    wanted = False
-    calls: list[int] = []
-    for number, step in enumerate(steps):
-        if step == "dead":
-            wanted = kill(connections, connections.of(ORIGINAL), 9.0 * number) or wanted
-        elif step == "opened" and wanted:
-            wanted = False
-            if connections.may_open(0.0):
-                assert connections.opened(f"connection {number}")
-        elif step == "connected":
-            connections.checked(is_ready=True, pause=FIRST_PAUSE, now=0.0)
-        elif step == "call":
-            calls.append(number)
-            connections.of(number % 2).in_flight.add(number)
-        elif step == "ended" and calls:
-            connections.ended(calls.pop())
-        for closed in connections.drained():
-            assert closed.own
-            assert not connections.uses(closed)
-            assert not closed.in_flight
-        assert len(connections.own) <= MAX_OWN
-        for attempt in (ORIGINAL, HEDGE):
-            used = connections.of(attempt)
-            assert not used.own or used in connections.own
-
-
-@pytest.mark.parametrize(
-    ("latency", "batches", "alarms"),
-    [([0.005] * 9 + [2.0], 2_000, 0), ([0.3, 0.35, 0.4], 2_000, 0), ([0.005, 2.0], 5_000, 5)],
-    ids=["a tenth stalls", "all is slow", "half stalls"],
-)
-def test_a_slow_service_is_no_dead_connection(
-    latency: list[float], batches: int, alarms: int
-) -> None:
-    """C3: hedges are as slow as originals, most of which win; one batch at a time."""
-    draw, connection = random.Random(1), Connection("client", own=False)
-    false: list[float] = []
-
-    def answer(_: int, start: Start) -> tuple[float, Event]:
-        return draw.choice(latency), Succeeded(start.attempt)
-
-    def note(_: int, order: Order, now: float) -> None:
-        if order == Resolve(ORIGINAL):
-            connection.answered()
-        elif isinstance(order, Resolve) and connection.lost(now):
-            false.append(now)
-            connection.answered()
-
-    commits = ((3.0 * number, core_batch()) for number in range(batches))
-    run(Runs(HedgingSettings(hedge_delay=0.1)), commits, answer, note)
-    assert len(false) <= alarms

@@ -76,9 +76,7 @@ class _Sequencer:
     def publish(self, wrapper: Any, retry: object, timeout: object) -> Future[str]:
         message = wrapper.message
         attributes = dict(message.attributes)
-        future: Future[str] = self._publish(
-            self._topic, message.data, retry, timeout, attributes
-        )
+        future: Future[str] = self._publish(self._topic, message.data, retry, timeout, attributes)
         return future
 
 

@@ -58,13 +58,18 @@ class PublishRpc(abc.ABC, Generic[M]):
         self._lock = lock
         self._clock = clock
         self._with_telemetry = with_telemetry
+        self._can_open = make_channel is not None and (
+            settings is None or (settings.second_connection and not settings.observe_only)
+        )
+        self._has_endpoint = settings is not None and settings.hedge_endpoint is not None
+        self._connect_client()
+
+    def _connect_client(self) -> None:
+        """Begin with the channel that the client's transport has now."""
         self._method = self._method_on(None)
         self.is_plain = self._method.is_plain
         self._connections = Connections(
-            self._method,
-            can_open=make_channel is not None
-            and (settings is None or (settings.second_connection and not settings.observe_only)),
-            has_endpoint=settings is not None and settings.hedge_endpoint is not None,
+            self._method, can_open=self._can_open, has_endpoint=self._has_endpoint
         )
 
     def _method_on(self, channel: Any) -> M:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -384,6 +385,15 @@ class HedgedPublisher(PatchablePublisher):
             threads.close_on_worker(self._sender.driver.rpc)
             self._close_transport()
             self._closed = True
+
+    @property
+    def transport(self) -> Any:
+        """The transport that the client uses; in a forked child, on a channel of its own."""
+        sender: Sender | None = getattr(self, "_sender", None)
+        if sender is not None and sender.driver.rpc.is_parents:
+            with contextlib.suppress(RuntimeError):  # publish() raises it
+                sender.driver.rpc.renew()
+        return super().transport
 
     def _close_transport(self) -> None:
         threads.close_on_worker(self.transport)

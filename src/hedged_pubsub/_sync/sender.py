@@ -143,6 +143,8 @@ class Sender:
         """Return the mailbox for messages of a topic and a policy, or raise the refusal."""
         if self.refusal is not None:
             raise RuntimeError(self.refusal)
+        if self.driver.rpc.is_parents:
+            self.driver.rpc.renew()
         key = (topic, policy)
         mailbox = self._mailboxes.get(key)
         if mailbox is None:
