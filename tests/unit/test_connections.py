@@ -234,3 +234,60 @@ def test_close_takes_out_all_own_connections() -> None:
     assert not late.opened("second")
     assert (late.own, late.opening) == ([], None)
     assert not late.may_open(0.0)
+
+
+@given(st.lists(st.sampled_from(["dead", "opened", "connected", "call", "ended"]), max_size=60))
+def test_whatever_happens(steps: list[str]) -> None:
+    """Never more than two own connections, and none that is used is closed."""
+    connections = with_second()
+    wanted = False
+    calls: list[int] = []
+    for number, step in enumerate(steps):
+        if step == "dead":
+            wanted = kill(connections, connections.of(ORIGINAL), 9.0 * number) or wanted
+        elif step == "opened" and wanted:
+            wanted = False
+            if connections.may_open(0.0):
+                assert connections.opened(f"connection {number}")
+        elif step == "connected":
+            connections.checked(is_ready=True, pause=FIRST_PAUSE, now=0.0)
+        elif step == "call":
+            calls.append(number)
+            connections.of(number % 2).in_flight.add(number)
+        elif step == "ended" and calls:
+            connections.ended(calls.pop())
+        for closed in connections.drained():
+            assert closed.own
+            assert not connections.uses(closed)
+            assert not closed.in_flight
+        assert len(connections.own) <= MAX_OWN
+        for attempt in (ORIGINAL, HEDGE):
+            used = connections.of(attempt)
+            assert not used.own or used in connections.own
+
+
+@pytest.mark.parametrize(
+    ("latency", "batches", "alarms"),
+    [([0.005] * 9 + [2.0], 2_000, 0), ([0.3, 0.35, 0.4], 2_000, 0), ([0.005, 2.0], 5_000, 5)],
+    ids=["a tenth stalls", "all is slow", "half stalls"],
+)
+def test_a_slow_service_is_no_dead_connection(
+    latency: list[float], batches: int, alarms: int
+) -> None:
+    """C3: hedges are as slow as originals, most of which win; one batch at a time."""
+    draw, connection = random.Random(1), Connection("client", own=False)
+    false: list[float] = []
+
+    def answer(_: int, start: Start) -> tuple[float, Event]:
+        return draw.choice(latency), Succeeded(start.attempt)
+
+    def note(_: int, order: Order, now: float) -> None:
+        if order == Resolve(ORIGINAL):
+            connection.answered()
+        elif isinstance(order, Resolve) and connection.lost(now):
+            false.append(now)
+            connection.answered()
+
+    commits = ((3.0 * number, core_batch()) for number in range(batches))
+    run(Runs(HedgingSettings(hedge_delay=0.1)), commits, answer, note)
+    assert len(false) <= alarms
