@@ -396,7 +396,9 @@ class HedgedPublisher(PatchablePublisher):
         return super().transport
 
     def _close_transport(self) -> None:
-        threads.close_on_worker(self.transport)
+        transport = self.transport
+        if self._sender is None or not self._sender.driver.rpc.is_parents:
+            threads.close_on_worker(transport)
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: it can be neither pickled nor copied."""

@@ -87,6 +87,7 @@ class PublishRpc(rpc.PublishRpc[SyncPublishMethod]):
         if self._make_channel is not None:
             for channel in self.channels:
                 forks.leave_to_parent(channel)
+            self._connections.close()
         elif not forks.is_supported_by_grpc():  # the user's, which is used on if that can be
             channels = self.channels
             self._is_lost = any(forks.is_busy(channel) for channel in channels)
