@@ -162,7 +162,7 @@ def test_many_cost_at_most_twice_what_the_official_clients_do(
                 environment["PUBSUB_EMULATOR_HOST"] = ""
                 environment["ADDRESS"] = address
                 environment["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"] = str(roots)
-            process = run_program(_COUNTS + _MANY, **environment)
+            process = run_program(_COUNTS + _MANY, hangs=40, **environment)
             assert process.returncode == 0, process.stderr
             used[client] = json.loads(process.stdout)
     for name, official in used["official"].items():
