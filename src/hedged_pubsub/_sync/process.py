@@ -160,7 +160,7 @@ def _park_channels(parkings: list[Parking]) -> None:
 
 def _after_fork_in_parent() -> None:
     threads.FORK_GATE.open()
-    for parking in _parkings.pop(threading.get_ident()):
+    for parking in _parkings.pop(threading.get_ident(), ()):
         parking.end()
 
 

@@ -164,13 +164,16 @@ class Sender:
 
     def send_soon(self) -> None:
         """Send what is open. Returns at once."""
-        self.library.post(self._send_open)
-        if not self.library.start():
-            self.library.run_once()
+        self._soon(self._send_open)
 
     def finish(self) -> None:
         """Close the publisher's own connections once all is decided. Returns at once."""
-        self.library.post(self.driver.when_decided, self.driver.rpc.close_soon)
+        self._soon(self.driver.when_decided, self.driver.rpc.close_soon)
+
+    def _soon(self, function: Callable[..., object], *args: object) -> None:
+        self.library.post(function, *args)
+        if not self.library.start():
+            self.library.run_once()
 
     def end(self) -> None:
         """Send what is open, and let go of the connections once all is decided. Returns at once.
