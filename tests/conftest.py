@@ -17,6 +17,7 @@ _SERIAL = (
     "tests/system/cli/test_plan_command.py::test_the_prediction_is_what_is_then_measured",
     "tests/system/test_campaign.py",  # latencies
     "tests/system/test_recovery.py::test_r13_a_blocked_loop_sends_no_hedge",  # 50 ms
+    "tests/system/test_dropped.py::test_many",  # sockets, threads and memory
     "tests/system/test_costs.py::test_an_idle_publisher_uses_no_cpu",  # what gRPC uses, too
     "tests/system/test_examples.py",  # how many hedges they send, which is of latencies
     "tests/system/telemetry/test_spans.py::test_what_hedging_adds",  # latencies

@@ -1,13 +1,7 @@
 """Publish hedging for Google Cloud Pub/Sub: a drop-in ``PublisherClient`` without the tail."""
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-# gRPC reads this when it is first imported. Without it a child that is forked while a request is
-# under way cannot use gRPC at all: its calls hang, whatever their timeout. Whoever sets the
-# variable decides; it has no effect if gRPC was imported before.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 
 from hedged_pubsub._version import __version__
 

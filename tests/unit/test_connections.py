@@ -175,7 +175,6 @@ def test_where_none_can_be_opened_hedges_share_the_first() -> None:
         assert connections.begin_check() is None
         assert not connections.may_open(0.0)
         assert methods(connections) == ("client", "client")
-        connections.reset_after_fork()
     connections = with_second()
     kill(connections, connections.of(ORIGINAL))
     connections.use_clients()
@@ -219,35 +218,22 @@ def test_a_connection_that_is_there_is_connected_again() -> None:
 
 
 def test_close_takes_out_all_own_connections() -> None:
-    """Each is closed once, in use or not; one that is opened too late is closed at once."""
+    """Each is closed once, in use or not; one that is opened too late is closed at once.
+
+    Whatever is sent all the same, after ``stop()``, goes where it can be sent.
+    """
     connections = with_second()
+    kill(connections, connections.of(ORIGINAL))
     connections.opened("third")
     assert [one.method for one in connections.close()] == ["second", "third"]
     assert connections.close() == connections.drained() == []
     assert connections.newest is None
+    assert methods(connections) == ("client", "client")
     late = Connections("client", can_open=True)
     assert late.close() == []
     assert not late.opened("second")
     assert (late.own, late.opening) == ([], None)
     assert not late.may_open(0.0)
-
-
-def test_in_a_forked_child_no_call_of_the_parents_is_waited_for() -> None:
-    """What was opening is used, for nobody there checks it; the first batch begins a check."""
-    connections = with_second()
-    kill(connections, connections.of(ORIGINAL))
-    connections.opened("third")
-    second = connections.of(ORIGINAL)
-    second.in_flight.add("call")
-    second.starting = 3
-    connections.check_at = math.inf
-    connections.reset_after_fork()
-    assert methods(connections) == ("second", "third")
-    assert connections.opening is None
-    assert (second.in_flight, second.starting) == (set(), 0)
-    assert connections.begin_check() is Todo.CONNECT
-    kill(connections, second)
-    assert connections.drained() == [second]
 
 
 @given(st.lists(st.sampled_from(["dead", "opened", "connected", "call", "ended"]), max_size=60))

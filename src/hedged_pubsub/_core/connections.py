@@ -162,13 +162,10 @@ class Connections(Generic[Method]):
         self.own: list[Connection[Method]] = []
         self.check_at = -math.inf if can_open else math.inf
 
-    def reset_after_fork(self) -> None:
-        """Forget the parent's calls and checks, in a forked child."""
-        self._connected()
-        for connection in self.own:
-            connection.in_flight.clear()
-            connection.starting = 0
-        self.check_at = -math.inf if self._can_open else math.inf
+    @property
+    def methods(self) -> list[Method]:
+        """The publish methods on all connections, the client's first."""
+        return [one.method for one in (self._clients, *self.own)]
 
     def of(self, attempt: int) -> Connection[Method]:
         """Return the connection that an attempt is to be sent on now."""
@@ -299,5 +296,7 @@ class Connections(Generic[Method]):
     def close(self) -> list[Connection[Method]]:
         """Take out all own connections, and open no more; they are to be closed."""
         self._closed = True
+        self._originals = self._hedges = self._clients
+        self.home = self.opening = None
         own, self.own = self.own, []
         return own

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
+import grpc
+from google.auth.credentials import AnonymousCredentials
 from google.pubsub_v1.services.publisher.transports.base import PublisherTransport
 
 from hedged_pubsub._google.token_wait import SharedToken, shared_token
@@ -35,15 +37,28 @@ class SecondChannel:
 
     Attributes:
         token: What the credentials of all its channels share; ``None`` where there are none.
+        make: Makes such a channel.
+        make_clients: Makes a channel as the client's is.
+        client_info: What the client's transport says of the client.
     """
 
     def __init__(self) -> None:
         self.token: SharedToken | None = None
         self.make: Callable[[], Any]
+        self.make_clients: Callable[[], Any]
+        self.client_info: Any = None
 
     def __call__(self) -> Any:
         """Make a channel."""
         return self.make()
+
+    def renew(self, transport: Any) -> None:
+        """Give the client's transport a new channel: in a forked child, one of its own."""
+        transport._grpc_channel = channel = self.make_clients()
+        if hasattr(transport, "_logged_channel"):  # in newer releases
+            transport._logged_channel = grpc.intercept_channel(channel, transport._interceptor)
+        transport._stubs = {}
+        transport._prep_wrapped_messages(self.client_info)
 
 
 def second_channel(
@@ -70,11 +85,23 @@ def second_channel(
     if endpoint is not None and not endpoint.rpartition(":")[2].isdecimal():
         endpoint += ":443"
     second = SecondChannel()
+    original: Any = transport
+
+    def prepare(self: Any, client_info: Any) -> None:
+        second.client_info = client_info
+        original._prep_wrapped_messages(self, client_info)
+
+    members: dict[str, Any]
+    members = {name: getattr(original, name) for name in ("__module__", "__qualname__", "__doc__")}
+    members["_prep_wrapped_messages"] = prepare
     if emulator := os.environ.get("PUBSUB_EMULATOR_HOST"):
+        if "transport" not in client_arguments:  # as officially
+            client_arguments["credentials"] = AnonymousCredentials()
+        client_arguments["transport"] = type(original.__name__, (original,), members)
         options = [*_RECONNECT, _OWN_TIMEOUT, _LOCAL_POOL]
         second.make = lambda: insecure_channel(endpoint or emulator, options=options)
+        second.make_clients = lambda: insecure_channel(emulator)
         return second
-    original: Any = transport
     made: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def create_channel(_cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -83,6 +110,10 @@ def second_channel(
             second.token = shared_token(credentials, *scopes, kwargs.get("quota_project_id"))
             kwargs["credentials"] = second.token
         made.append((args, kwargs))
+        return make_clients()
+
+    def make_clients() -> Any:
+        args, kwargs = made[-1]
         return original.create_channel(
             *args, **_with_options(kwargs, *_RECONNECT, _CLIENTS_TIMEOUT)
         )
@@ -92,8 +123,7 @@ def second_channel(
         options = (*_RECONNECT, _OWN_TIMEOUT, _LOCAL_POOL)
         return original.create_channel(endpoint or host, *args, **_with_options(kwargs, *options))
 
-    second.make = make_channel
-    members = {name: getattr(original, name) for name in ("__module__", "__qualname__", "__doc__")}
+    second.make, second.make_clients = make_channel, make_clients
     members["create_channel"] = classmethod(create_channel)
     client_arguments["transport"] = type(original.__name__, (original,), members)
     return second

@@ -8,6 +8,7 @@ hedged, so that nothing that is patched has to know of us.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import FunctionType
@@ -38,15 +39,16 @@ def is_patched() -> bool:
 class PatchablePublisher(UnhedgedPublisher):
     """The official client, whose ``publish`` can be led to another one once it is through."""
 
-    _publish_instead: Callable[..., Future[str]] | None = None
+    _publish_instead: weakref.WeakMethod[Callable[..., Future[str]]] | None = None
 
     def _lead_to(self, publish: Callable[..., Future[str]]) -> None:
-        """Let messages that the official ``publish`` accepts go to this function.
+        """Let messages that the official ``publish`` accepts go to this method of the publisher.
 
         It is called with the topic, the data, the retry, the timeout and the attributes. It does
         what the official client does otherwise: locking, flow control, tracing.
         """
-        self._publish_instead = publish
+        # Not the method itself: a publisher that holds itself would end late, in a collection.
+        self._publish_instead = weakref.WeakMethod(publish)
         self._batch_lock = contextlib.nullcontext()
         self._flow_controller = _NoFlowControl()
         self._open_telemetry_enabled = False
@@ -59,7 +61,7 @@ class PatchablePublisher(UnhedgedPublisher):
     def _get_or_create_sequencer(self, topic: str, ordering_key: str) -> Any:
         if self._publish_instead is None:
             return super()._get_or_create_sequencer(topic, ordering_key)
-        return _Sequencer(topic, self._publish_instead)
+        return _Sequencer(topic, self._publish_instead())
 
     def _ensure_commit_timer_runs_no_lock(self) -> None:
         if self._publish_instead is None:
@@ -67,14 +69,15 @@ class PatchablePublisher(UnhedgedPublisher):
 
 
 class _Sequencer:
-    def __init__(self, topic: str, publish: Callable[..., Future[str]]) -> None:
+    def __init__(self, topic: str, publish: Any) -> None:
         self._topic = topic
         self._publish = publish
 
     def publish(self, wrapper: Any, retry: object, timeout: object) -> Future[str]:
         message = wrapper.message
         attributes = dict(message.attributes)
-        return self._publish(self._topic, message.data, retry, timeout, attributes)
+        future: Future[str] = self._publish(self._topic, message.data, retry, timeout, attributes)
+        return future
 
 
 class _NoFlowControl:

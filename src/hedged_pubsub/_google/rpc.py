@@ -63,14 +63,19 @@ class PublishRpc(abc.ABC, Generic[M]):
         self._lock = lock
         self._clock = clock
         self._with_telemetry = with_telemetry
+        self._can_open = make_channel is not None and (
+            settings is None or (settings.second_connection and not settings.observe_only)
+        )
+        self._has_endpoint = settings is not None and settings.hedge_endpoint is not None
+        self._connect_client()
+
+    def _connect_client(self) -> None:
+        """Begin with the channel that the client's transport has now."""
         self._method = self._method_on(None)
         self.is_plain = self._method.is_plain
         self.on_dead: Callable[[Connection[M]], object] = lambda _: None
         self._connections = Connections(
-            self._method,
-            can_open=make_channel is not None
-            and (settings is None or (settings.second_connection and not settings.observe_only)),
-            has_endpoint=settings is not None and settings.hedge_endpoint is not None,
+            self._method, can_open=self._can_open, has_endpoint=self._has_endpoint
         )
 
     def _method_on(self, channel: Any) -> M:
@@ -179,6 +184,25 @@ class PublishRpc(abc.ABC, Generic[M]):
     def _is_dead(self, connection: Connection[M]) -> None:
         self._soon(self._replace)
         self._later(0, self.on_dead, connection)
+
+    def close_soon(self) -> None:
+        """Close the connections that were opened here. Returns at once."""
+        with self._lock:
+            own = self._connections.close()
+        for connection in own:
+            self._close_channel(connection.method.channel)
+
+    def release(self) -> None:
+        """Let go of all channels: the publisher was dropped, and all is decided.
+
+        gRPC closes a channel that nobody holds; the client's may be the user's, who holds it.
+        """
+        nothing: Any = None
+        with self._lock:
+            self._connections.close()
+            self._connections = Connections(nothing, can_open=False)
+            self._connections.close()
+        self._transport = self._method = self._make_channel = nothing
 
     def _ready(self) -> tuple[bool, bool]:
         """Tell whether the connections of originals and of hedges are connected."""

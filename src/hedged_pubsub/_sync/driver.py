@@ -76,6 +76,7 @@ class Driver:
         # Bound once: gRPC and the library's thread hold one for each batch.
         self._on_end = self._ended
         self._on_wake = self._wake
+        self._when_decided: Callable[[], object] | None = None
 
     @property
     def blocked(self) -> int:
@@ -108,6 +109,15 @@ class Driver:
         """End every batch under way with ``error``."""
         for batch in list(self._runs.batches.values()):
             self._feed(batch, Abandoned(error))
+
+    def when_decided(self, function: Callable[[], object]) -> None:
+        """Call something, at least once, when no message is undecided; no more are to come."""
+        self._when_decided = function
+        self._check_decided()
+
+    def _check_decided(self) -> None:
+        if self._when_decided is not None and not self.undecided:
+            self._library.post(self._when_decided)
 
     def reset_after_fork(self, error: BaseException) -> None:
         """Start empty in a forked child, where the messages under way have this error."""
@@ -293,6 +303,8 @@ class Driver:
         settle(futures, _NO_IDS if ids is None else ids, error)
         batch.request = None
         self.undecided.discard(batch)  # atomic
+        if self._when_decided is not None:
+            self._check_decided()
 
     # --- Without other threads: at the end of the interpreter, or where none can be started.
 

@@ -1,7 +1,7 @@
 """Keeps workers out of gRPC's core while the process forks.
 
 If a thread is inside gRPC's core during a fork, gRPC does not prepare the child, and calls in the
-child hang. gRPC holds its own threads, ``Parking`` the library's, and this module the workers.
+child hang. ``Parking`` holds the library's thread and gRPC's, and this module the workers.
 """
 
 from __future__ import annotations

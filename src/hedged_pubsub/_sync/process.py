@@ -15,11 +15,13 @@ import logging
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
 from hedged_pubsub._core import log
+from hedged_pubsub._google import forks
 from hedged_pubsub._google.unhedged import UnhedgedPublisher
 from hedged_pubsub._sync import threads
 from hedged_pubsub._sync.library_thread import Parking
@@ -27,6 +29,9 @@ from hedged_pubsub._sync.sender import Sender, undecided_after
 
 _PATIENCE = 1.0
 """Seconds that a fork waits for the library's thread. It runs no user's code: 0.1 ms is enough."""
+
+_PASS: Final = 0.002
+"""Seconds in which a thread of gRPC's that has a request's access token passes it to the core."""
 
 # For each sender that is alive, the seconds that the end of the interpreter waits for it.
 _senders: weakref.WeakKeyDictionary[Sender, float] = weakref.WeakKeyDictionary()
@@ -122,21 +127,45 @@ def _can_start_threads() -> bool:
 
 
 # By the thread that forks.
-_parkings: dict[int, Parking] = {}
+_parkings: dict[int, list[Parking]] = {}
 
 
 def _before_fork() -> None:
     _prepare_children()
-    _parkings[threading.get_ident()] = threads.LIBRARY.park(_PATIENCE)
+    parkings = _parkings[threading.get_ident()] = [threads.LIBRARY.park(_PATIENCE)]
     threads.FORK_GATE.close()
+    if _senders:
+        forks.before()
+    if not forks.is_supported_by_grpc():
+        _park_channels(parkings)
+
+
+def _park_channels(parkings: list[Parking]) -> None:
+    """Hold gRPC's threads of our channels outside of its core; see ``forks``."""
+    give_up = threads.CLOCK() + _PATIENCE
+    parked: set[Any] = set()
+    before = -1
+    # What is answered meanwhile may be sent again, on a channel that had no thread before.
+    while len(parked) > before:
+        before = len(parked)
+        for channel in {one for sender in list(_senders) for one in sender.driver.rpc.channels}:
+            parking = Parking()
+            if channel not in parked and forks.call_on_thread(channel, parking.take):
+                parked.add(channel)
+                parkings.append(parking)
+                parking.arrived.acquire(timeout=max(0.0, give_up - threads.CLOCK()))
+    if parked:
+        time.sleep(_PASS)
 
 
 def _after_fork_in_parent() -> None:
     threads.FORK_GATE.open()
-    _parkings.pop(threading.get_ident()).end()
+    for parking in _parkings.pop(threading.get_ident(), ()):
+        parking.end()
 
 
 def _reset_in_child() -> None:
+    forks.after_in_child()
     _parkings.clear()
     _flushes.clear()
     threads.FORK_GATE.reset_after_fork()

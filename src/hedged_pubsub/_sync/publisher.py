@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import PENDING
@@ -126,6 +128,7 @@ class HedgedPublisher(PatchablePublisher):
         self._usual = self._sender.usual
         self._lead_to(self._publish_hedged)
         process.register(self._sender, exit_timeout)
+        weakref.finalize(self, self._sender.end).atexit = False
 
     def _make_sender(self, settings: HedgingSettings, make_channel: MakeChannel | None) -> Sender:
         library, workers, clock = threads.LIBRARY, threads.WORKERS, threads.CLOCK
@@ -322,7 +325,11 @@ class HedgedPublisher(PatchablePublisher):
         if self._sender is None:
             super().stop()
             return
-        if self._stop(self._sender):
+        try:
+            was_stopped = self._stop(self._sender)
+        finally:
+            self._sender.finish()
+        if was_stopped:
             raise RuntimeError("Cannot stop a publisher already stopped.")
 
     def _stop(self, sender: Sender) -> bool:
@@ -381,8 +388,19 @@ class HedgedPublisher(PatchablePublisher):
             self._close_transport()
             self._closed = True
 
+    @property
+    def transport(self) -> Any:
+        """The transport that the client uses; in a forked child, on a channel of its own."""
+        sender: Sender | None = getattr(self, "_sender", None)
+        if sender is not None and sender.driver.rpc.is_parents:
+            with contextlib.suppress(RuntimeError):  # publish() raises it
+                sender.driver.rpc.renew()
+        return super().transport
+
     def _close_transport(self) -> None:
-        threads.close_on_worker(self.transport)
+        transport = self.transport
+        if self._sender is None or not self._sender.driver.rpc.is_parents:
+            threads.close_on_worker(transport)
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: it can be neither pickled nor copied."""

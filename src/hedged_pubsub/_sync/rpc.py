@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 
 from hedged_pubsub._core.events import ORIGINAL
 from hedged_pubsub._core.settings import HedgingSettings
-from hedged_pubsub._google import official, rpc
+from hedged_pubsub._google import forks, official, rpc
 from hedged_pubsub._google.batch import PublishBatch
 from hedged_pubsub._google.channels import MakeChannel
 from hedged_pubsub._google.direct_call import DirectCall, direct_start
@@ -48,7 +49,11 @@ def _report(error: Exception) -> None:
 
 
 class PublishRpc(rpc.PublishRpc[SyncPublishMethod]):
-    """The publish requests of one publisher. Workers open its connections, and close them."""
+    """The publish requests of one publisher. Workers open its connections, and close them.
+
+    Attributes:
+        is_parents: Whether, in a forked child, the channels are still those of its parent.
+    """
 
     method_class = SyncPublishMethod
 
@@ -63,14 +68,50 @@ class PublishRpc(rpc.PublishRpc[SyncPublishMethod]):
     ) -> None:
         self._library = library
         self._workers = workers
+        self.is_parents = False
+        self._is_lost = False
         super().__init__(
             transport, make_channel, lock=library.guard(), clock=clock, settings=settings
         )
 
+    @property
+    def channels(self) -> list[Any]:
+        """The channels that requests are sent on."""
+        methods: list[Any] = self._connections.methods
+        return [method.channel for method in methods if method is not None]
+
     def reset_after_fork(self) -> None:
-        """Forget the parent's calls, in a forked child; gRPC sees to the channels."""
+        """Leave the channels to the parent, in a forked child; ``renew`` makes others."""
         self._lock = self._library.guard()
-        self._connections.reset_after_fork()
+        self._renewal = threading.RLock()
+        self.is_parents = True
+        if self._make_channel is not None:
+            for channel in self.channels:
+                forks.leave_to_parent(channel)
+            self._connections.close()
+        elif not forks.is_supported_by_grpc():  # the user's, which is used on if that can be
+            channels = self.channels
+            self._is_lost = any(forks.is_busy(channel) for channel in channels)
+            if self._is_lost:
+                forks.leave_to_parent(channels[0])
+
+    def renew(self) -> None:
+        """Make channels of this process's own after a fork, once.
+
+        Raises:
+            RuntimeError: If that cannot be, or gRPC does not work here.
+        """
+        with self._renewal:
+            if not self.is_parents:
+                return
+            forks.refuse_broken_core()
+            make_channel: Any = self._make_channel
+            if make_channel is not None:
+                make_channel.renew(self._transport)
+            elif self._is_lost:
+                forks.refuse_busy_channel()
+            self._connect_client()
+            self.is_parents = False
 
     def commit(self, batch: PublishBatch) -> None:
         """Make the request of a batch, which all its attempts share, and start the RPC's span."""
@@ -164,6 +205,11 @@ class PublishRpc(rpc.PublishRpc[SyncPublishMethod]):
             own = self._connections.close()
         for connection in own:
             connection.method.channel.close()
+
+    def release(self) -> None:
+        """Let go of all channels; close those that gRPC may hold, to which forks are a concern."""
+        self.close_soon()
+        super().release()
 
     def _soon(self, function: Callable[[], object]) -> None:
         self._workers.submit_urgent(function)

@@ -150,6 +150,8 @@ class Sender:
         """Return the mailbox for messages of a topic and a policy, or raise the refusal."""
         if self.refusal is not None:
             raise RuntimeError(self.refusal)
+        if self.driver.rpc.is_parents:
+            self.driver.rpc.renew()
         key = (topic, policy)
         mailbox = self._mailboxes.get(key)
         if mailbox is None:
@@ -169,9 +171,28 @@ class Sender:
 
     def send_soon(self) -> None:
         """Send what is open. Returns at once."""
-        self.library.post(self._send_open)
+        self._soon(self._send_open)
+
+    def finish(self) -> None:
+        """Close the publisher's own connections once all is decided. Returns at once."""
+        self._soon(self.driver.when_decided, self.driver.rpc.close_soon)
+
+    def _soon(self, function: Callable[..., object], *args: object) -> None:
+        self.library.post(function, *args)
         if not self.library.start():
             self.library.run_once()
+
+    def end(self) -> None:
+        """Send what is open, and let go of the connections once all is decided. Returns at once.
+
+        For a publisher that was dropped, on whatever thread that happens: it may be in a garbage
+        collection.
+        """
+        if self.library.ident is not None or self._mailboxes or self.driver.undecided:
+            self.library.post(self._end)
+            self.library.start()
+        else:  # it was never used
+            self.driver.rpc.release()
 
     def send_all(self) -> list[PublishFuture]:
         """Send what is open, and return the futures of all that is undecided."""
@@ -272,6 +293,11 @@ class Sender:
         watched, self._watched = self._watched, {}
         for mailbox in watched:
             mailbox.send_open(until)
+
+    def _end(self) -> None:
+        self._send_open()
+        self._mailboxes.clear()
+        self.driver.when_decided(self.driver.rpc.release)
 
     def _send_all(self) -> list[PublishFuture]:
         self._send_open()

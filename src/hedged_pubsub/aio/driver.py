@@ -32,6 +32,7 @@ class Driver:
     ``on_settled`` is told of each batch that is decided, before its futures are.
 
     Attributes:
+        rpc: Sends requests.
         undecided: The batches that have messages without an outcome; the sender's.
     """
 
@@ -45,7 +46,7 @@ class Driver:
     ) -> None:
         self.undecided: set[PublishBatch] = set()
         self._flow_control = flow_control
-        self._rpc = rpc
+        self.rpc = rpc
         self._loop = loop
         self._on_settled = on_settled
         self._runs: Runs[PublishBatch] = Runs(
@@ -56,6 +57,7 @@ class Driver:
         rpc.on_dead = self._give_up_on
         # Held until they end, those of cancelled attempts too: the loop holds no task strongly.
         self._tasks: set[asyncio.Task[list[str]]] = set()
+        self._when_decided: Callable[[], object] | None = None
 
     @property
     def blocked(self) -> int:
@@ -65,7 +67,7 @@ class Driver:
     def submit(self, batch: PublishBatch) -> None:
         """Send a batch. Its messages get their outcome, once."""
         try:
-            self._rpc.commit(batch)
+            self.rpc.commit(batch)
             carry_out(self._runs.commit(batch, self._loop.time()), batch, self)
         except BaseException as error:  # R8: every accepted publish ends
             carry_out(self._runs.end(batch, error, self._loop.time()), batch, self)
@@ -77,6 +79,12 @@ class Driver:
         # One by one: what the first one's spans raise must leave the others as they were.
         for batch in list(self._runs.batches.values()):
             self._feed(batch, Abandoned(error))
+
+    def when_decided(self, function: Callable[[], object]) -> None:
+        """Call something, at least once, when no message is undecided; no more are to come."""
+        self._when_decided = function
+        if not self.undecided:
+            function()
 
     async def wait_for_tasks(self, timeout: float) -> None:
         """Wait so many seconds at most for attempts that were cancelled to end."""
@@ -93,7 +101,7 @@ class Driver:
         is_logged = attempt != ORIGINAL and hedge_log.is_wanted()
         if not self._runs.is_wanted(batch, attempt, self._loop.time(), is_logged=is_logged):
             return
-        sending = self._rpc.call(batch, attempt, timeout)
+        sending = self.rpc.call(batch, attempt, timeout)
         # In an empty context: who happens to publish the last message of a batch, within a span
         # perhaps, has no part in the request.
         try:
@@ -132,7 +140,7 @@ class Driver:
     def resolve(self, batch: PublishBatch, answer: Any, attempt: int) -> None:
         """Resolve the futures with the message ids."""
         try:
-            self._rpc.stored(batch, attempt)
+            self.rpc.stored(batch, attempt)
             batch.end_spans(answer, None, attempt)
         finally:
             for future, message_id in zip(self._settle(batch), answer, strict=False):
@@ -172,6 +180,8 @@ class Driver:
         futures, batch.messages = batch.messages, []
         if futures:
             self._on_settled(batch)
+            if self._when_decided is not None and not self.undecided:
+                self._loop.call_soon(self._when_decided)
         return futures
 
     # --- Events.
@@ -180,7 +190,7 @@ class Driver:
         # A loop may call early, by the resolution of its clock: uvloop's counts milliseconds.
         now = max(when, self._loop.time())
         carry_out(
-            self._runs.handle(batch, self._rpc.woke(batch, self._runs.batches), now), batch, self
+            self._runs.handle(batch, self.rpc.woke(batch, self._runs.batches), now), batch, self
         )
 
     def _send_again(self, number: int) -> None:
@@ -196,7 +206,7 @@ class Driver:
         task = batch.take_call(ORIGINAL)
         if task is not None:
             task.cancel()
-            self._feed(batch, self._rpc.judge(batch, no_answer()))
+            self._feed(batch, self.rpc.judge(batch, no_answer()))
 
     def _ended(self, batch: PublishBatch, attempt: int, task: asyncio.Task[list[str]]) -> None:
         self._tasks.discard(task)
@@ -213,7 +223,7 @@ class Driver:
             self._feed(batch, Succeeded(attempt), task.result())
             return
         elif attempt == ORIGINAL:
-            event = self._rpc.judge(batch, error)
+            event = self.rpc.judge(batch, error)
         else:
             event = batch.hedge_failed(attempt, error)
         self._feed(batch, event)

@@ -131,6 +131,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             loop=self._loop,
         )
         publishers[self] = self._loop
+        weakref.finalize(self, self._sender.end).atexit = False
 
     @classmethod
     def from_service_account_info(

@@ -117,6 +117,22 @@ class Sender:
             self._timer = None
         self._send(self._take_all())
 
+    def end(self) -> None:
+        """Send what is open, and let go of the connections once all is decided. Returns at once.
+
+        For a publisher that was dropped, on whatever thread that happens: it may be in a garbage
+        collection.
+        """
+        try:
+            self._loop.call_soon_threadsafe(self._end)
+        except RuntimeError:  # the loop is closed, and nothing more is sent
+            self.driver.rpc.release()
+
+    def _end(self) -> None:
+        self.send_all()
+        self._mailboxes.clear()
+        self.driver.when_decided(self.driver.rpc.release)
+
     def _take_all(self) -> collections.deque[PublishBatch]:
         batches: collections.deque[PublishBatch] = collections.deque()
         watched, self._watched = self._watched, {}

@@ -85,7 +85,7 @@ class Bench:
         self.method.on_request = lambda request: loop.call_later(latency, request.succeed)
         hedges: Any = SimpleNamespace(channel=SimpleNamespace(close=self._closing("a hedge's")))
         rpc._connections.own = [Connection(hedges, own=True)]
-        self.publisher._rpc = self.publisher._sender.driver._rpc = rpc
+        self.publisher._rpc = self.publisher._sender.driver.rpc = rpc
 
     def _closing(
         self, name: str, close: Callable[[], Awaitable[None]] = turns
