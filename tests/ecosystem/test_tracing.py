@@ -31,7 +31,6 @@ def test_sentry(server: PubSubServer, client: str, api: str) -> None:
     assert all("sentry-trace" in dict(one.metadata) for one in server.attempts())
 
 
-@pytest.mark.xfail(reason="the test server's calls pass the interceptors of grpc.server")
 @clients
 def test_opentelemetrys_server_instrumentation(client: str) -> None:
     """The test server takes publishes where gRPC's servers are instrumented."""

@@ -73,7 +73,7 @@ def test_an_ordering_key_is_answered_with_what_to_write(make: Make) -> None:
         make().publish(TOPIC, b"data", ordering_key="key")
 
 
-@pytest.mark.parametrize("attempt", [pickle.dumps, copy.copy])
+@pytest.mark.parametrize("attempt", [pickle.dumps, copy.deepcopy])
 @pytest.mark.parametrize("made", [HedgedPublisher, AsyncHedgedPublisher])
 @pytest.mark.usefixtures("server")
 def test_a_publisher_belongs_to_one_process(
@@ -83,7 +83,7 @@ def test_a_publisher_belongs_to_one_process(
 
     async def try_it() -> None:
         with pytest.raises(
-            TypeError, match="cannot be pickled or copied: make one in each process"
+            TypeError, match="cannot be pickled or copied deeply: make one in each process"
         ):
             attempt(made())
 

@@ -192,13 +192,13 @@ def test_r6_past_the_retry_timeout_it_is_the_official_retry_error(
 ) -> None:
     """``RetryError`` with the last error as its cause, and no wait beyond the timeout."""
     publisher = make(script=FaultScript(faults=[Status("UNAVAILABLE")]))
-    retry = Retry(UNAVAILABLE, initial=0.01, maximum=0.05, timeout=0.4)
+    retry = Retry(UNAVAILABLE, initial=0.01, maximum=0.02, timeout=1.0)
     called = time.monotonic()
     error = publisher.publish(TOPIC, b"data", retry=retry).exception(timeout=5)
     assert isinstance(error, exceptions.RetryError)
     assert isinstance(error.cause, exceptions.ServiceUnavailable)
     assert error.__cause__ is error.cause
-    assert_not_early(0.2, called)
+    assert_not_early(0.9, called)
     assert len(server.attempts()) > 5
 
 

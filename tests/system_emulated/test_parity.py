@@ -47,7 +47,6 @@ PUBLISHES: Final[dict[str, list[dict[str, Any]]]] = {
     "neither data nor attributes": [{"data": b""}],
     "data that is not bytes": [{"data": data} for data in ("text", bytearray(b"data"), None, 1)],
     "attributes of other types": [{"key": value} for value in (1, None, True, ["x"])],
-    "an ordering key without ordering": [{"ordering_key": "key"}],
     "9.9 MB": [{"data": b"x" * 9_900_000}],
     "10.1 MB": [{"data": b"x" * 10_100_000}, {}],
     "a topic that does not exist": [{"topic": MISSING}],
@@ -250,6 +249,15 @@ def other_ways_to_publish(scene: Scene) -> None:
         api = publisher.api
     answer = api.publish(topic=scene.topic, messages=[{"data": b"one"}, {"data": b"two"}])
     scene.note("ids", len(answer.message_ids))
+
+
+_NO_ORDERING = "publish: ValueError: Cannot publish a message with an ordering key when message "
+
+
+@different(official=_NO_ORDERING, hedged=_NO_ORDERING)
+def an_ordering_key_without_ordering(scene: Scene) -> None:
+    """Ours says what to do as well."""
+    scene.publish(scene.make(), ordering_key="key")
 
 
 @different(

@@ -70,12 +70,21 @@ def refuse_ordering_key(key: str) -> NoReturn:
     )
 
 
-def refuse_pickling(publisher: object) -> NoReturn:
-    """Raise TypeError: connections and open batches belong to one process."""
-    raise TypeError(
-        f"{type(publisher).__name__} cannot be pickled or copied: make one in each process, where "
-        "it is used first"
-    )
+class OfOneProcess:
+    """A publisher: its connections and open batches belong to one process."""
+
+    def __copy__(self) -> Any:
+        """Return a publisher that shares all with this one, as officially."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__, _copied=self)  # held, for what it shares ends with it
+        return copy
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: it can be neither pickled nor copied deeply."""
+        raise TypeError(
+            f"{type(self).__name__} cannot be pickled or copied deeply: make one in each process, "
+            "where it is used first"
+        )
 
 
 def refuse_transport(transport: object, wanted: type, remedy: str) -> None:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import PENDING
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import grpc
 from google.api_core import gapic_v1
@@ -27,11 +27,11 @@ from hedged_pubsub._core.wire import topic_name
 from hedged_pubsub._google import messages
 from hedged_pubsub._google.channels import MakeChannel, second_channel
 from hedged_pubsub._google.options import (
+    OfOneProcess,
     call_policies,
     refuse_endpoint,
     refuse_ordering,
     refuse_ordering_key,
-    refuse_pickling,
     refuse_transport,
     settings_in_force,
 )
@@ -57,7 +57,7 @@ _MAX_USUAL_SIZE: Final = 0x10000
 """Bytes of data; few beside the service's limit, which needs a look for others."""
 
 
-class HedgedPublisher(PatchablePublisher):
+class HedgedPublisher(OfOneProcess, PatchablePublisher):
     """A drop-in for ``google.cloud.pubsub_v1.PublisherClient`` that hedges slow publishes.
 
     When a publish request is not answered within the hedge delay, the same batch is sent again in
@@ -401,10 +401,6 @@ class HedgedPublisher(PatchablePublisher):
         transport = self.transport
         if self._sender is None or not self._sender.driver.rpc.is_parents:
             threads.close_on_worker(transport)
-
-    def __reduce__(self) -> NoReturn:
-        """Raise TypeError: it can be neither pickled nor copied."""
-        refuse_pickling(self)
 
     def __enter__(self) -> HedgedPublisher:
         """Return the publisher."""

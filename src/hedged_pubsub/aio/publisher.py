@@ -7,7 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 import grpc.aio
 from google.api_core import gapic_v1
@@ -23,10 +23,10 @@ from hedged_pubsub._core.wire import topic_name
 from hedged_pubsub._google import messages
 from hedged_pubsub._google.channels import second_channel
 from hedged_pubsub._google.options import (
+    OfOneProcess,
     call_policies,
     refuse_endpoint,
     refuse_ordering,
-    refuse_pickling,
     refuse_transport,
     settings_in_force,
 )
@@ -49,7 +49,7 @@ _END_TIMEOUT: Final = 1.0
 event loop, unless an interceptor of the user's holds them up."""
 
 
-class AsyncHedgedPublisher(PublisherAsyncClient):
+class AsyncHedgedPublisher(OfOneProcess, PublisherAsyncClient):
     """The asyncio twin of ``HedgedPublisher``: batching, flow control and hedging on an event loop.
 
     The official ``PublisherAsyncClient`` sends one request for each call of ``publish``. This class
@@ -349,10 +349,6 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
                 await self.transport.close()
             finally:
                 await self._sender.driver.wait_for_tasks(_END_TIMEOUT)
-
-    def __reduce__(self) -> NoReturn:
-        """Raise TypeError: it can be neither pickled nor copied."""
-        refuse_pickling(self)
 
     async def __aenter__(self) -> AsyncHedgedPublisher:
         """Return the publisher."""
