@@ -26,13 +26,14 @@ NAME = "hedged_pubsub"
 
 # What each part of the package may import of the others: one direction, no circles.
 MAY_IMPORT = {
-    "": {"_core", "_sigterm", "_sync", "_version", "aio"},  # the package itself
+    "": {"_core", "_recording", "_sigterm", "_sync", "_version", "aio"},  # the package itself
     "_version": set(),
     "_core": set(),
     "retry": set(),
     "_google": {"_core", "_version", "retry"},
-    "_sync": {"_core", "_google"},
-    "aio": {"_core", "_google"},
+    "_recording": {"_core"},
+    "_sync": {"_core", "_google", "_recording"},
+    "aio": {"_core", "_google", "_recording"},
     "_sigterm": {"_sync", "aio"},
     "testing": {"_core"},
     "cli": {"_core", "_google", "_version", "testing"},

@@ -39,7 +39,7 @@ from hedged_pubsub._core.events import (
 )
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.stats import HedgingStats
-from hedged_pubsub._core.topic_state import Durations, TopicState, snapshot
+from hedged_pubsub._core.topic_state import Durations, Recording, TopicState, snapshot
 
 _COMMITTED: Final = Committed()
 WOKE: Final = Woke()
@@ -99,6 +99,7 @@ class Runs(Generic[B]):
         self.topics: dict[str, TopicState] = {}
         self.batches: dict[int, B] = {}
         self.durations: Durations | None = None
+        self._recording: Recording | None = None
 
     def commit(self, batch: B, now: float) -> Sequence[Order]:
         """Begin a batch at t0, ``now``, and return what to do. Its outcome follows, once."""
@@ -107,12 +108,19 @@ class Runs(Generic[B]):
             topic = self.topics[batch.topic] = TopicState(
                 batch.topic, self._settings, hedged=self._hedged, durations=self.durations
             )
+            topic.recording = self._recording  # after it is listed: see ``record``
         topic.batches += 1
         number = next(self._numbers)
         delay = topic.hedge_delay if self._hedged else None
         batch.run = Run(topic, number, delay, batch.total_timeout)
         self.batches[number] = batch
         return self.handle(batch, _COMMITTED, now)
+
+    def record(self, recording: Recording | None) -> None:
+        """Note there what attempts take from now on; None ends that. It needs no lock."""
+        self._recording = recording
+        for topic in self.topics.copy().values():
+            topic.recording = recording
 
     def handle(self, batch: B, event: Event, now: float) -> Sequence[Order]:
         """Take in what happened to a batch, at a monotonic second, and return what to do.

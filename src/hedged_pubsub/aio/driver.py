@@ -51,6 +51,7 @@ class Driver:
         )
         self._runs.durations = METRICS.watch(self, self._runs.topics, self)
         self.stats = self._runs.stats
+        self.record = self._runs.record
         # Held until they end, those of cancelled attempts too: the loop holds no task strongly.
         self._tasks: set[asyncio.Task[list[str]]] = set()
 
