@@ -115,7 +115,7 @@ def test_a_wrong_argument_is_one_clear_line(
     [
         ("demo", "above 0 and up to 5000|1 to 1000000|above 0 and up to 30|0.1 to 10|0.001 to 0.2"),
         ("bench", "each 1 to 1000|each 1 to 9000000|1 to 100 [default: 5]|above 0 and up to 60"),
-        ("plan", "each 0.1 to 10|each 0.001 to 0.2|1 to 250|0 to 1 [default: 0.02]|up to 100000"),
+        ("plan", "each 0.1 to 10|each 0.001 to 0.2|1 to 250|0 to 1 [default: 0.05|up to 100000"),
         ("serve", "0 to 65535 [default: 8085]|0 to 10 [default: 0]|0 to 1 [default: 0]|0 or above"),
     ],
 )
