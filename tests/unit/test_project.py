@@ -10,6 +10,7 @@ import inspect
 import itertools
 import pickle
 import re
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -161,3 +162,10 @@ def test_lowest_constraints_are_the_floors() -> None:
     constraints = (ROOT / "tests" / "lowest-constraints.txt").read_text(encoding="utf-8")
 
     assert sorted(re.findall(r"^([\w-]+)==(\S+)$", constraints, re.MULTILINE)) == sorted(floors)
+
+
+def test_the_retry_package_needs_no_pubsub_client() -> None:
+    """It is for any client of Google's, so importing it imports none."""
+    program = "import sys, hedged_pubsub.retry; print([m for m in sys.modules if 'pubsub_v1' in m])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)  # noqa: S603
+    assert done.stdout.split() == [b"[]"]
