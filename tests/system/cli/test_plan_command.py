@@ -81,25 +81,24 @@ def test_a_figure_that_cannot_be_written(run: Run, recorded: Path, tmp_path: Pat
     assert str(target) in done.err.splitlines()[-1]
 
 
-PERCENTILES = ("plan", "--p50", "13ms", "--p99", "300ms", "--hedge-delays", "0.2")
-
-
 @pytest.mark.skipif(os.name != "posix", reason="needs a device that is full")
-def test_an_output_that_cannot_be_written(command: Command) -> None:
+def test_an_output_that_cannot_be_written(command: Command, tmp_path: Path) -> None:
     """A full disk is one line and exit code 1."""
+    path = write_requests(tmp_path / "few.csv", 1_000)
     with open("/dev/full", "w") as full:
-        process = command.start(*PERCENTILES, stdout=full)
+        process = command.start("plan", str(path), "--hedge-delays", "1", stdout=full)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert err == "hedged-pubsub: error: cannot write the output: No space left on device\n"
 
 
 def test_an_output_with_few_characters(
-    command: Command, monkeypatch: pytest.MonkeyPatch, recorded: Path
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What a Western Windows cannot show is shown otherwise; a pipe gets no progress."""
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    done = command.run("plan", str(recorded), "--hedge-delays", "0.1,1")
+    path = write_requests(tmp_path / "few.csv", 1_000)
+    done = command.run("plan", str(path), "--hedge-delays", "0.1,1")
     assert (done.code, done.err) == (0, "")
     assert "| 0.1 s |" in done.out
     assert "?" not in done.out
