@@ -168,7 +168,8 @@ def some(
     share: float, seed: int, *, length: int = 1, slow: tuple[float, float] = (2.0, 2.0)
 ) -> list[float]:
     """Draw latencies with a share of slow ones, so many of them at a time."""
-    draw, latencies = random.Random(seed), []
+    draw = random.Random(seed)
+    latencies: list[float] = []
     while len(latencies) < 10_000:
         is_slow = draw.random() < share / length
         for _ in range(length if is_slow else 1):

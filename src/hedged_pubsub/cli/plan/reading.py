@@ -187,8 +187,7 @@ def _read_bench(tails: Any, reading: Reading) -> Samples:
         raise InputError("the benchmark has no tails: run it with the workload 'tails'")
     name = reading.column or (next(iter(cases)) if len(cases) == 1 else None)
     if name not in cases:
-        listed = ", ".join(map(repr, cases))
-        raise InputError(f"choose one of the benchmark's cases with --column: {listed}")
+        raise InputError(f"choose one of the benchmark's cases with --column: {listed([*cases])}")
     latencies = cases[name]
     if not latencies or not all(0 <= value < math.inf for value in latencies):
         raise InputError(f"the benchmark's case {name!r} has no latencies, or impossible ones")
