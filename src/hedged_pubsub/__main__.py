@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import pkgutil
 import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
 
+_EXIT_FAILED = 1
+# A full disk, a reader that has left.
+_OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EFBIG, errno.EIO)
 _EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 128 + signal.SIGINT
 
@@ -21,8 +27,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 failed, 2 wrong arguments or a missing extra, 130 interrupted.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # of Windows, say, it may have few characters
+            stream.reconfigure(errors="replace")
     try:
-        return _run(sys.argv[1:] if argv is None else argv)
+        try:
+            return _run(sys.argv[1:] if argv is None else argv)
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor at the very end
+        if not isinstance(error, BrokenPipeError):
+            _complain("hedged-pubsub", f"cannot write the output: {error.strerror or error}")
+        return _EXIT_FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return _EXIT_INTERRUPTED

@@ -6,10 +6,12 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from hedged_pubsub import AsyncHedgedPublisher, HedgingSettings, HedgingStats
+from hedged_pubsub._recording import LatencyRecording
 
 T = TypeVar("T")
 
@@ -112,6 +114,14 @@ class BlockingPublisher:
     def hedging_settings(self) -> HedgingSettings | None:
         """The settings in force."""
         return self._publisher.hedging_settings
+
+    def record_latencies(self, path: Path) -> LatencyRecording:
+        """Record, from the loop's thread."""
+
+        async def record() -> LatencyRecording:
+            return self._publisher.record_latencies(path)
+
+        return self._loop.run(record())
 
     def hedging_stats(self, topic: str | None = None) -> HedgingStats:
         """Return a snapshot, taken on the loop's thread."""

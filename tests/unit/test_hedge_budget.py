@@ -132,6 +132,7 @@ def test_a_timer_that_is_a_little_late_is_in_time() -> None:
     assert wake(runs, commit(runs), 1.0 + MAX_LATENESS / 2) == [HEDGE]
 
 
+@pytest.mark.filterwarnings("ignore:refill_ratio .* must exceed")
 def test_an_answer_that_waited_for_us_is_no_sample() -> None:
     """A pause of ours does not become the hedge delay, whichever comes first after it."""
     runs = make_runs(hedge_delay=HedgeDelay.percentile(0.9))

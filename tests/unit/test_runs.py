@@ -133,6 +133,7 @@ def commit_hedged(runs: Runs[Batch]) -> Batch:
     return batch
 
 
+@pytest.mark.filterwarnings("ignore:refill_ratio .* must exceed")
 def test_an_original_that_lost_counts_as_one_of_the_slower_ones() -> None:
     """The hedge delay does not shrink to the time at which originals are cancelled."""
     runs = make_runs(1, hedge_delay=HedgeDelay.percentile(0.9))  # ten that took no time

@@ -120,3 +120,11 @@ def test_the_initial_hedge_delay() -> None:
     """It is known before anything was measured; a fixed one is always that."""
     assert HedgingSettings(hedge_delay=0.4).initial_hedge_delay == 0.4
     assert HedgingSettings(hedge_delay=P95).initial_hedge_delay == 0.3
+
+
+def test_a_ratio_that_does_not_pay_for_the_percentile() -> None:
+    """It is warned of where the settings are made; one that does is not."""
+    with pytest.warns(UserWarning, match=r"refill_ratio \(0.05\) must exceed 0.05") as warned:
+        HedgingSettings(hedge_delay=P95, refill_ratio=0.05)
+    assert warned[0].filename == __file__
+    HedgingSettings(hedge_delay=P95, refill_ratio=0.06)

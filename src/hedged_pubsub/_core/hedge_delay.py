@@ -92,7 +92,7 @@ class HedgeDelay:
 
         The percentile is exact, over the last 200 requests, or more beyond 0.95: ten times as
         many as it takes for one to be slower, up to 1,000. The refill ratio must exceed
-        ``1 - fraction``, or the bucket runs dry.
+        ``1 - fraction``, or the bucket runs dry; `HedgingSettings` warns of that.
 
         Args:
             fraction: Which percentile, as a number above 0.5 and up to 0.999: 0.95 for the time
@@ -105,6 +105,10 @@ class HedgeDelay:
             ValueError: If a value is out of its range, or NaN.
         """
         return cls(fraction=fraction, initial=initial)  # type: ignore[arg-type]
+
+    def is_paid_by(self, refill_ratio: float) -> bool:
+        """Tell whether a refill ratio exceeds the share of requests slower than the delay."""
+        return refill_ratio > round(1 - self.fraction, 9)
 
 
 class MeasuredDelay:

@@ -41,7 +41,7 @@ from hedged_pubsub._core.recent_topics import RecentTopics
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.states import State
 from hedged_pubsub._core.stats import HedgingStats
-from hedged_pubsub._core.topic_state import Durations, TopicState, snapshot
+from hedged_pubsub._core.topic_state import Durations, Recording, TopicState, snapshot
 
 _COMMITTED: Final = Committed()
 WOKE: Final = Woke()
@@ -103,6 +103,7 @@ class Runs(Generic[B]):
         self._calls: list[Callable[[], object]] = []
         self.batches: dict[int, B] = {}
         self.durations: Durations | None = None
+        self._recording: Recording | None = None
 
     def commit(self, batch: B, now: float) -> Sequence[Order]:
         """Begin a batch at t0, ``now``, and return what to do. Its outcome follows, once."""
@@ -128,8 +129,15 @@ class Runs(Generic[B]):
                 latencies=self._recent.others,
                 calls=self._calls,
             )
+            topic.recording = self._recording  # after it is listed: see ``record``
         self._recent.add(topic)
         return topic
+
+    def record(self, recording: Recording | None) -> None:
+        """Note there what attempts take from now on; None ends that. It needs no lock."""
+        self._recording = recording
+        for topic in self.topics.copy().values():
+            topic.recording = recording
 
     def handle(self, batch: B, event: Event, now: float) -> Sequence[Order]:
         """Take in what happened to a batch, at a monotonic second, and return what to do.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -56,6 +57,10 @@ class HedgingSettings:
         TypeError: If a value is not of the type named above; ``bool`` is not a number here.
         ValueError: If a value is out of its range, NaN or infinite; if ``initial_tokens`` exceeds
             ``max_tokens``; or if there is a ``hedge_endpoint`` without a second connection.
+
+    Warns:
+        UserWarning: If ``refill_ratio`` does not pay for the share of requests that a measured
+            ``hedge_delay`` hedges.
     """
 
     hedge_delay: float | HedgeDelay = 1.0
@@ -98,6 +103,14 @@ class HedgingSettings:
                 raise ValueError(f"max_hedges must be at least 1, or None; got {max_hedges!r}")
         if hedge_endpoint is not None:
             _check_endpoint(hedge_endpoint, second_connection=second_connection)
+        if isinstance(hedge_delay, HedgeDelay) and not hedge_delay.is_paid_by(refill_ratio):
+            share = round(1 - hedge_delay.fraction, 9)
+            warnings.warn(
+                f"refill_ratio ({refill_ratio}) must exceed {share:g}, the share of requests that "
+                f"HedgeDelay.percentile({hedge_delay.fraction:g}) hedges, or the token bucket runs "
+                "dry: raise it, or take a higher percentile",
+                stacklevel=2,
+            )
         object.__setattr__(self, "hedge_delay", hedge_delay)
         object.__setattr__(self, "max_tokens", max_tokens)
         object.__setattr__(self, "refill_ratio", float(refill_ratio))

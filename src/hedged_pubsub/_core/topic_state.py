@@ -43,6 +43,22 @@ class Durations(Protocol):
         """Record what was noted. Runs a user's code."""
 
 
+class Recording(Protocol):
+    """Takes what single attempts took to where it is written."""
+
+    def add(
+        self, sent_at: float, latency: float, topic: str, attempt: int, outcome: str, now: float
+    ) -> bool:
+        """Note an attempt that ends now; return whether to ``write``. Nobody is called.
+
+        The outcome is ``"stored"``, ``"late"`` (stored, but the answer waited for us: R13),
+        ``"censored"`` (cut off, so that it would have taken longer), or the kind of error.
+        """
+
+    def write(self) -> None:
+        """Write what was noted. Takes its time."""
+
+
 class TopicState(Counters):
     """The bucket, the hedge delay and the numbers of one topic.
 
@@ -55,6 +71,7 @@ class TopicState(Counters):
         hedge_delay: Seconds; that of the topic's next batch.
         latencies: Where the latencies of its batches are counted.
         calls: What is to be called soon, with no lock held; that of all topics.
+        recording: Where to note what attempts take; ``None`` where that is not recorded.
     """
 
     __slots__ = (
@@ -68,6 +85,7 @@ class TopicState(Counters):
         "calls",
         "hedge_delay",
         "latencies",
+        "recording",
         "waiting",
     )
 
@@ -93,6 +111,7 @@ class TopicState(Counters):
         self.hedge_delay = settings.initial_hedge_delay
         self.latencies = latencies
         self.calls = calls
+        self.recording: Recording | None = None
 
     def begin_use(self) -> None:
         """Have histograms of its own, and measure the hedge delay, beginning with the last one."""
@@ -143,6 +162,8 @@ class TopicState(Counters):
             if seconds is not None:
                 line = NotConnected(topic=self._name, seconds=seconds, error=event.error)
                 self.calls.append(line.write)
+        if self.recording is not None:
+            self._record(self.recording, run, event.attempt, _kind_of(event.error), now)
         if event.attempt != ORIGINAL:
             self._hedge_ended(run, event.attempt, "failed", now)
 
@@ -163,6 +184,11 @@ class TopicState(Counters):
         ):
             self._measured_delay.record(original_latency, lost=won)
             self.hedge_delay = self._measured_delay.current
+        if self.recording is not None:
+            late = self.budget.has_waited(run.original_sent_at, now)
+            outcome = "late" if late else "stored"
+            self._record(self.recording, run, run.winner or ORIGINAL, outcome, now)
+            self._record_cut_off(self.recording, run, now)
         # A loser that was not sent yet is no duplicate.
         self.possible_duplicates += run.uncertain + (ORIGINAL in run.losers)
         if run.hedges_sent:
@@ -178,6 +204,8 @@ class TopicState(Counters):
     def batch_failed(self, run: Run, failure: Fail, now: float) -> None:
         """Count a batch that was given up."""
         self.batches_failed += 1
+        if self.recording is not None:
+            self._record_cut_off(self.recording, run, now)
         for attempt in tuple(run.sent_at):
             self._hedge_ended(run, attempt, "cancelled", now)
         if self._durations is not None:
@@ -195,6 +223,19 @@ class TopicState(Counters):
                 duration=now - sent_at,
             )
             self.calls.append(line.write)
+
+    def _record_cut_off(self, recording: Recording, run: Run, now: float) -> None:
+        for attempt in run.losers:
+            self._record(recording, run, attempt, "censored", now)
+
+    def _record(
+        self, recording: Recording, run: Run, attempt: int, outcome: str, now: float
+    ) -> None:
+        sent_at = run.sent_at.get(attempt) if attempt else run.original_sent_at
+        if sent_at is not None and recording.add(  # a hedge that was not sent yet has no row
+            sent_at, now - sent_at, self._name, attempt, outcome, now
+        ):
+            self.calls.append(recording.write)
 
     def _warn(self, reason: str | None) -> None:
         if reason is not None:

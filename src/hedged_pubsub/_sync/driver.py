@@ -73,6 +73,7 @@ class Driver:
         self._runs.durations = METRICS.watch(self, self._runs.topics, self)
         self.stats = self._runs.stats
         rpc.on_dead = self._give_up_on
+        self.record = self._runs.record
         # Bound once: gRPC and the library's thread hold one for each batch.
         self._on_end = self._ended
         self._on_wake = self._wake

@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
+from hedged_pubsub import _recording
 from hedged_pubsub._core import log
 from hedged_pubsub._google import forks
 from hedged_pubsub._google.unhedged import UnhedgedPublisher
@@ -113,6 +114,7 @@ def _send(start: float, senders: list[tuple[Sender, float]], given_up: list[int]
         wait, timeout = _flushes.pop()
         with contextlib.suppress(Exception):
             wait(max(0.0, start + timeout - threads.CLOCK()))
+    _recording.write_all()
 
 
 def _can_start_threads() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 import weakref
@@ -36,6 +37,7 @@ from hedged_pubsub._google.options import (
     settings_in_force,
 )
 from hedged_pubsub._google.patched import PatchablePublisher, is_patched
+from hedged_pubsub._recording import LatencyRecording, start_recording
 from hedged_pubsub._sync import process, threads
 from hedged_pubsub._sync.driver import Driver
 from hedged_pubsub._sync.flow_control import FlowControl
@@ -113,6 +115,7 @@ class HedgedPublisher(OfOneProcess, PatchablePublisher):
         super().__init__(batch_settings, publisher_options, **kwargs)
         self._hedging_settings = hedging_settings
         self._closed = False
+        self._recording: LatencyRecording | None = None
         self._sender: Sender | None = None  # and none with hedging off
         self._usual: dict[str, Mailbox] = {}
         if hedging_settings is None:
@@ -161,6 +164,41 @@ class HedgedPublisher(OfOneProcess, PatchablePublisher):
             A snapshot; all zero for a topic that was never published to, and with hedging off.
         """
         return HedgingStats() if self._sender is None else self._sender.driver.stats(topic)
+
+    def record_latencies(self, path: str | os.PathLike[str]) -> LatencyRecording:
+        """Record what each publish request takes into a CSV file, for ``hedged-pubsub plan``.
+
+        A row is written when a request ends: ``sent_s`` (Unix time), ``latency_s``, ``topic``,
+        ``attempt`` (0 for an original, 1, 2, … for its hedges) and ``outcome``: ``stored``;
+        ``censored`` for a request that lost and was cancelled, and would have taken longer;
+        ``late`` for an answer that waited for this process; or the kind of error.
+
+        Rows are written on a thread of the library's, within about a second while requests go on,
+        and at the end of the process. A file that a recording has begun is continued, by forked
+        children, too. At 64 MB it is renamed to ``path + ".1"``, in place of an earlier one.
+
+        Args:
+            path: The file.
+
+        Returns:
+            A context manager, whose end, or ``close()``, ends the recording. So does closing the
+            publisher. With hedging off nothing is recorded, and a warning says so:
+            ``HedgingSettings(observe_only=True)`` records without sending hedges.
+
+        Raises:
+            OSError: If the file cannot be written.
+            RuntimeError: If this publisher is recording already, or was closed.
+            ValueError: If the file exists and is no recording.
+        """
+        driver = None if self._sender is None else self._sender.driver
+        self._recording = start_recording(
+            path,
+            None if driver is None else driver.record,
+            clock=threads.CLOCK,
+            previous=self._recording,
+            is_closed=self._closed,
+        )
+        return self._recording
 
     def publish(
         self,
@@ -384,6 +422,8 @@ class HedgedPublisher(OfOneProcess, PatchablePublisher):
             self._sender.abandon(
                 RuntimeError("the publisher was closed before the message was stored")
             )
+            if self._recording is not None:
+                self._recording.close()
             threads.close_on_worker(self._sender.driver.rpc)
             self._close_transport()
             self._closed = True

@@ -55,6 +55,7 @@ class Driver:
         self._runs.durations = METRICS.watch(self, self._runs.topics, self)
         self.stats = self._runs.stats
         rpc.on_dead = self._give_up_on
+        self.record = self._runs.record
         # Held until they end, those of cancelled attempts too: the loop holds no task strongly.
         self._tasks: set[asyncio.Task[list[str]]] = set()
         self._when_decided: Callable[[], object] | None = None

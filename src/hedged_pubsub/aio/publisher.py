@@ -7,6 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 import grpc.aio
@@ -30,6 +31,7 @@ from hedged_pubsub._google.options import (
     refuse_transport,
     settings_in_force,
 )
+from hedged_pubsub._recording import LatencyRecording, start_recording
 from hedged_pubsub.aio.flow_control import FlowControl
 from hedged_pubsub.aio.rpc import AsyncPublishRpc
 from hedged_pubsub.aio.sender import PublishFuture, Sender
@@ -107,6 +109,7 @@ class AsyncHedgedPublisher(OfOneProcess, PublisherAsyncClient):
         super().__init__(**kwargs)
         self._hedging_settings = hedging_settings
         self._closed = False
+        self._recording: LatencyRecording | None = None
         self._end: asyncio.Task[None] | None = None
         self._turn_ends: float | None = None  # loop time; none yet in this turn of the loop
         transport = self.transport
@@ -163,6 +166,36 @@ class AsyncHedgedPublisher(OfOneProcess, PublisherAsyncClient):
             topic: The full name of a topic; without one, all topics are added up.
         """
         return self._sender.driver.stats(topic)
+
+    def record_latencies(self, path: str | os.PathLike[str]) -> LatencyRecording:
+        """Record what each publish request takes into a CSV file, for ``hedged-pubsub plan``.
+
+        As ``HedgedPublisher.record_latencies``, which says what is recorded. Rows are written in
+        the event loop's default executor.
+
+        Args:
+            path: The file.
+
+        Returns:
+            A context manager, whose end, or ``close()``, ends the recording. So does closing the
+            publisher. With hedging off nothing is recorded, and a warning says so:
+            ``HedgingSettings(observe_only=True)`` records without sending hedges.
+
+        Raises:
+            OSError: If the file cannot be written.
+            RuntimeError: If this publisher is recording already, or was closed.
+            ValueError: If the file exists and is no recording.
+        """
+        self._check_loop()
+        self._recording = start_recording(
+            path,
+            None if self._hedging_settings is None else self._sender.driver.record,
+            clock=self._loop.time,
+            run=partial(self._loop.run_in_executor, None),
+            previous=self._recording,
+            is_closed=self._closed,
+        )
+        return self._recording
 
     # Of a message, not of a request as in the base class.
     async def publish(  # type: ignore[override]
@@ -321,6 +354,8 @@ class AsyncHedgedPublisher(OfOneProcess, PublisherAsyncClient):
             self._sender.abandon(
                 RuntimeError("the publisher was closed before the message was stored")
             )
+            if self._recording is not None:
+                self._recording.close()
             await self._wait_for_end()
 
     async def _wait_for_end(self) -> None:

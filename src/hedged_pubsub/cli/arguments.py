@@ -18,7 +18,7 @@ from hedged_pubsub._core.hedge_delay import MAX_HEDGE_DELAY, MIN_HEDGE_DELAY, He
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._version import __version__
 from hedged_pubsub.cli.plan.recommendation import REFILL_RATIOS
-from hedged_pubsub.cli.plan.samples import SECONDS, Reading
+from hedged_pubsub.cli.plan.samples import SECONDS, Reading, duration
 from hedged_pubsub.cli.values import (
     EMULATOR,
     PLOT,
@@ -55,6 +55,9 @@ _PUBLISHES: Final = number(1, 1_000_000, whole=True)
 _PLAN_RATE: Final = number(0, 100_000, above=True)
 _PORT: Final = number(0, 65_535, whole=True)
 _PERCENTILE: Final = Value(lambda text: HedgeDelay.percentile(float(text)))
+_TIME: Final = Value(lambda text: duration(text, None))
+_REQUEST_BYTES: Final = number(1, 10_000_000, whole=True)
+_PRICE: Final = number(0, 1_000_000)
 _WORKLOADS: Final = listed(click.Choice(WORKLOADS))
 _FAULT: Final = click.Choice([STALLS, FROZEN_CONNECTION, OUTAGE])
 _MALFORMED: Final = click.Choice(["refuse", "skip"])
@@ -77,8 +80,13 @@ _BY_NAME: Final = "told by the name, such as latency_ms"
 _ALL_BATCHES: Final = "1, 10, 100, 1000"
 _FIRST_TWO: Final = "the first two"
 _SOME: Final = "some that suit the latencies"
-_COLUMN: Final = "the CSV column, the JSON field, or the case of bench"
+_COLUMN: Final = "the CSV column, the JSON field (a.b), the metric, or the case of bench"
+_TOPIC: Final = "the topic of a recording"
+_BUDGET: Final = "0.05, or a quarter more than by default"
+_RECORDED: Final = "as recorded, or 100"
 _MEASURED: Final = "try a measured delay too, HedgeDelay.percentile(P), such as 0.95"
+
+_PERCENTILES: Final = ("p50", "p90", "p95", "p99", "p99_9", "p99_99")
 
 # Options that several commands have.
 _SEED: Final = ("N", _SEED_NUMBER, _SEEDS, 1)
@@ -194,36 +202,63 @@ class PlanOptions:
     clock, once for each setting, and says what the latencies and the extra requests would have
     been. Hedges take a random draw from the recorded latencies.
 
-    FILE, or - for the standard input, is a CSV file or JSON lines with the latency of each
-    publish request; a Cloud Monitoring distribution of topic/send_request_latencies in JSON;
-    or the output of 'hedged-pubsub bench --json'.
+    FILE, or - for the standard input, is what publisher.record_latencies() wrote; any CSV or
+    JSON with the latency of each publish request; a histogram or percentiles, from Cloud
+    Monitoring, Prometheus or OpenTelemetry; or the output of 'hedged-pubsub bench --json'.
+    Percentiles alone will do: --p50 13ms --p99 300ms --p99.9 5s
     """
     sections: ClassVar = {
-        "column": "Input",
+        "p50": "Input",
         "rate": "Replay",
         "hedge_delays": "Settings; lists are separated by commas",
         "json": "Output",
     }
 
-    source: Path = field(metadata={"type": Value(Path), "metavar": "FILE"})
+    source: Path | None = field(
+        metadata={"type": Value(Path), "metavar": "[FILE]", "required": False}
+    )
+    p50: float | None = _option("TIME", _TIME, "what half of the requests took, such as 13ms")
+    p90: float | None = _option("TIME", _TIME, "likewise, and so on:")
+    p95: float | None = _option("TIME", _TIME, "")
+    p99: float | None = _option("TIME", _TIME, "")
+    p99_9: float | None = _option("TIME", _TIME, "")
+    p99_99: float | None = _option("TIME", _TIME, "")
     column: str | None = _option("NAME", click.STRING, _COLUMN, shown="found by its name")
     unit: str | None = _option("", click.Choice(list(SECONDS)), "of the latencies", shown=_BY_NAME)
     malformed: str = _option("", _MALFORMED, "what to do about a malformed line", "refuse")
-    rate: float = _option("N", _PLAN_RATE, "publish requests per second and topic", 100)
+    topic: str | None = _option("NAME", click.STRING, _TOPIC, shown="the busiest")
+    rate: float | None = _option("N", _PLAN_RATE, "publish requests per second", shown=_RECORDED)
     seed: int = _option(*_SEED)
     hedge_delays: tuple[float, ...] | None = _option("LIST", _DELAYS, "in seconds", shown=_SOME)
     percentile_delay: HedgeDelay | None = _option("P", _PERCENTILE, _MEASURED)
     refill_ratios: tuple[float, ...] = _option("LIST", listed(_RATIO), "", REFILL_RATIOS)
     max_tokens: int = _option("N", _TOKENS, "", HedgingSettings().max_tokens)
-    budget: float = _option("SHARE", _SHARE, "allowed share of extra requests", 0.02)
+    budget: float | None = _option("SHARE", _SHARE, "allowed extra requests", shown=_BUDGET)
+    request_bytes: int = _option("N", _REQUEST_BYTES, "size of a publish request", 10_000)
+    price: float | None = _option("N", _PRICE, "of a TiB published, in any currency")
     json: bool = _option(*_JSON)
     plot: Path | None = _option("FILE", PLOT, f"draw latencies and costs {_PLOT}")
 
     @property
     def reading(self) -> Reading:
         """How the input is to be read."""
-        skip = self.malformed == "skip"
-        return Reading(column=self.column, unit=self.unit, skip_malformed=skip, seed=self.seed)
+        return Reading(
+            column=self.column,
+            unit=self.unit,
+            topic=self.topic,
+            skip_malformed=self.malformed == "skip",
+            seed=self.seed,
+        )
+
+    @property
+    def percentiles(self) -> dict[float, float]:
+        """The percentiles that were given, in seconds, by share."""
+        given = {name: getattr(self, name) for name in _PERCENTILES}
+        return {
+            float(name[1:].replace("_", ".")) / 100: value
+            for name, value in given.items()
+            if value is not None
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,11 +309,27 @@ def _demo(**values: Any) -> DemoOptions:
     return DemoOptions(**values)
 
 
+def _plan(**values: Any) -> PlanOptions:
+    options = PlanOptions(**values)
+    if (options.source is None) is not bool(options.percentiles):
+        raise click.UsageError(
+            "FILE is missing: give a file, or percentiles such as --p50 13ms --p99.9 5s"
+            if options.source is None
+            else "FILE and percentiles such as --p50 exclude each other: leave out one of them",
+            click.get_current_context(),
+        )
+    return options
+
+
 def _bench(*, quick: bool, **values: Any) -> BenchOptions:
     full = {"batches": (1, 10, 100, 1000), "sizes": (100, 10_000), "repeats": 5, "seconds": 1.0}
     small = {"batches": (1, 100), "sizes": (100,), "repeats": 2, "seconds": 0.2}
     given = {name: value for name, value in values.items() if value is not None}
     return BenchOptions(quick=quick, **{**values, **(small if quick else full), **given})
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '.' if name in _PERCENTILES else '-')}"
 
 
 class _Command(click.Command):
@@ -289,7 +340,7 @@ class _Command(click.Command):
         params: list[click.Parameter] = [
             click.Argument([one.name], **one.metadata)
             if one.name == "source"
-            else click.Option([f"--{one.name.replace('_', '-')}"], **one.metadata)
+            else click.Option([one.name, _flag(one.name)], **one.metadata)
             for one in fields(options)
         ]
         how: dict[str, Any] = {"short_help": options.summary, "help": options.text}
@@ -314,7 +365,7 @@ COMMAND: Final = click.Group(
     commands={
         "demo": _Command(DemoOptions, _demo),
         "bench": _Command(BenchOptions, _bench),
-        "plan": _Command(PlanOptions, PlanOptions),
+        "plan": _Command(PlanOptions, _plan),
         "serve": _Command(ServeOptions, ServeOptions),
     },
     help="See publish hedging for Google Cloud Pub/Sub work, or run a server to try it.",

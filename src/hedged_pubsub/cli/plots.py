@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -151,22 +153,28 @@ def draw_tails(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     figure.savefig(path, dpi=90)
 
 
-def draw_plan(path: Path, trace: Trace, plan: Plan, *, budget: float) -> None:
+def draw_plan(path: Path, trace: Trace, plan: Plan) -> None:
     """Draw the latencies that each delay would have led to, and on the right what each costs."""
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     curves, costs = figure.subplots(1, 2)
     _draw_latencies(curves, trace, plan)
-    _draw_costs(costs, trace, plan, budget)
+    _draw_costs(costs, trace, plan)
     figure.savefig(path, dpi=110)
 
 
 def _draw_latencies(axes: Axes, trace: Trace, plan: Plan) -> None:
     _draw_curve(axes, trace.recorded, "without hedging", _OFFICIAL, lw=2)
     best = plan.recommended
-    for number, one in enumerate(_last_of_each_delay(plan.predictions)):
-        if best is None or one.settings.hedge_delay != best.settings.hedge_delay:
-            style = ("-", "--", ":", "-.")[number % 4]
-            _draw_curve(axes, one.latencies, _delay(one), _OTHERS, lw=1, zorder=1, ls=style)
+    others = [
+        one
+        for one in _last_of_each_delay(plan.predictions)
+        if best is None or one.settings.hedge_delay != best.settings.hedge_delay
+    ]
+    for number, one in enumerate(others):
+        style = ("-", "--", ":", "-.")[number % 4]
+        # From dark to light with the delay.
+        colour = to_hex(colormaps["YlOrBr"](0.95 - 0.6 * number / max(1, len(others) - 1)))
+        _draw_curve(axes, one.latencies, _delay(one), colour, lw=1.2, zorder=1, ls=style)
     if best is not None:
         _draw_curve(axes, best.latencies, f"recommended: {_delay(best)}", _HEDGED, lw=2)
     axes.set_title(f"{len(trace):,} requests, recorded and hedged", fontsize="medium")
@@ -175,9 +183,11 @@ def _draw_latencies(axes: Axes, trace: Trace, plan: Plan) -> None:
     axes.legend(loc="lower left", fontsize="small")
 
 
-def _draw_costs(axes: Axes, trace: Trace, plan: Plan, budget: float) -> None:
+def _draw_costs(axes: Axes, trace: Trace, plan: Plan) -> None:
     without = 1000 * nearest_rank(trace.recorded, _P99_9)
-    axes.scatter([0], [without], color=_OFFICIAL, label="without hedging", zorder=3)
+    # On the axis, and not cut off by it.
+    whole: dict[str, Any] = {"zorder": 3, "clip_on": False}
+    axes.scatter([0], [without], color=_OFFICIAL, label="without hedging", **whole)
     for prediction in plan.predictions:
         lasts = prediction.settings.refill_ratio > prediction.slower
         filling = _OTHERS if lasts else "none"
@@ -192,8 +202,9 @@ def _draw_costs(axes: Axes, trace: Trace, plan: Plan, budget: float) -> None:
     axes.scatter([], [], facecolors="none", edgecolors=_OTHERS, label=too_small)
     if plan.recommended is not None:
         axes.scatter(*_cost(plan.recommended), color=_HEDGED, label="recommended", zorder=3, s=70)
-    axes.axvline(100 * budget, label="budget", **_DASHED)
-    axes.margins(x=0.2)  # for what is written beside the points
+    axes.axvline(100 * plan.budget, label="budget", **_DASHED)
+    most = max([plan.budget, *(one.extra_requests for one in plan.predictions)])
+    axes.set_xlim(0, 125 * most)  # with room for what is written beside the points
     axes.set(yscale="log", xlabel="extra requests", ylabel="p99.9 of the latency")
     axes.set_title("What each setting gains and costs", fontsize="medium")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))

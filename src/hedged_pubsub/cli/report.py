@@ -47,6 +47,22 @@ class Table:
     rows: Sequence[Sequence[str]]
     section_after: int = 0  # rows above a rule
     workload: str = ""  # whose part of a benchmark's page it belongs to
+    keys: int = 1  # columns that say what a row is about
+
+    def parts(self, width: int) -> list[list[int]]:
+        """Return the columns of each table that fits into so many characters, keys repeated."""
+        widths = [
+            3 + max(map(len, [*name.split(), *(row[number] for row in self.rows)]), default=0)
+            for number, name in enumerate(self.header)
+        ]
+        keys = list(range(self.keys))
+        left = width - 1 - sum(widths[: self.keys])
+        parts: list[list[int]] = [[]]
+        for column in range(self.keys, len(widths)):
+            if parts[-1] and sum(widths[one] for one in [*parts[-1], column]) > left:
+                parts.append([])
+            parts[-1].append(column)
+        return [keys + part for part in parts]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,12 +83,19 @@ class Report:
 
         console = Console(file=sys.stdout, highlight=False)
         for table in self.tables:
-            shown = TerminalTable(title=table.title, title_justify="left")
-            for number, name in enumerate(table.header):
-                shown.add_column(name, justify="right" if number else "left")
-            for number, row in enumerate(table.rows, 1):
-                shown.add_row(*row, end_section=number == table.section_after)
-            console.print(shown)
+            title = table.title
+            for columns in table.parts(console.width):
+                shown = TerminalTable(title=title, title_justify="left")
+                for number in columns:
+                    # Words are broken between them, never within.
+                    least = max(map(len, table.header[number].split()), default=0)
+                    justify: Any = "right" if number else "left"
+                    shown.add_column(table.header[number], justify=justify, min_width=least)
+                for number, row in enumerate(table.rows, 1):
+                    cells = (row[column] for column in columns)
+                    shown.add_row(*cells, end_section=number == table.section_after)
+                console.print(shown)
+                title = ""
         console.print(self.words)
 
 
@@ -108,8 +131,10 @@ def progress_bars() -> Iterator[Progress]:
         progress.MofNCompleteColumn(),
         progress.TimeRemainingColumn(),
     )
+    console = Console(stderr=True)
     # Each refresh takes the interpreter for some milliseconds from the clients that are measured.
-    with progress.Progress(*columns, console=Console(stderr=True), refresh_per_second=3) as bars:
+    how: dict[str, Any] = {"refresh_per_second": 3, "disable": not console.is_terminal}
+    with progress.Progress(*columns, console=console, **how) as bars:
         yield bars
 
 

@@ -40,7 +40,12 @@ def run_serve(options: ServeOptions) -> None:
             f"cannot listen on 127.0.0.1:{options.port}: {error} (--port 0 picks a free port)"
         ) from error
     try:
-        print(f"export PUBSUB_EMULATOR_HOST={server.address}", flush=True)
+        for line in (
+            f"export PUBSUB_EMULATOR_HOST={server.address}",
+            f"set -gx PUBSUB_EMULATOR_HOST {server.address}  # fish",
+            f'$env:PUBSUB_EMULATOR_HOST = "{server.address}"  # PowerShell',
+        ):
+            print(line, flush=True)
         # With a timeout, because only then Windows delivers Ctrl-C to a waiting thread.
         while not stopped.wait(1.0):
             pass

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -186,3 +187,12 @@ def test_a_page_has_a_place_for_every_workload(tmp_path: Path) -> None:
     check_page(manual, WORKLOADS)
     for figure in ("images/bench-throughput.png", "images/bench-tails.png"):
         assert f"]({figure})" in manual.read_text(encoding="utf-8")
+
+
+def test_a_target_that_does_not_answer(run: Run) -> None:
+    """It is refused within seconds, by the option's name."""
+    start = time.monotonic()
+    run("bench", "--targets", "127.0.0.1:9", "--quick").refused(
+        "hedged-pubsub bench", "--targets 127.0.0.1:9", "is it running?"
+    )
+    assert time.monotonic() - start < 30

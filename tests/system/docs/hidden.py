@@ -50,9 +50,8 @@ _PUBLISHES = """
 import random
 from pathlib import Path
 
-publish(publisher.topic_path("my-project", "orders"), b"an order").result(timeout=10)
+publisher.publish(publisher.topic_path("my-project", "orders"), b"an order").result(timeout=10)
 publisher.close()
-file.close()
 draw = random.Random(7)
 with open("publishes.csv", "w") as publishes:
     publishes.write("latency_ms\\n")

@@ -17,6 +17,7 @@ from tests.system.cli.command import Run
 
 FULL = {"batches": (1, 10, 100, 1000), "sizes": (100, 10_000), "repeats": 5, "seconds": 1}
 QUICK = {"quick": True, "batches": (1, 100), "sizes": (100,), "repeats": 2, "seconds": 0.2}
+_COSTS = {"topic": "a", "price": 40, "request_bytes": 9}
 FROZEN = {"fault": "frozen-connection", "publishes": 200, "rate": 20}
 
 
@@ -42,6 +43,8 @@ FROZEN = {"fault": "frozen-connection", "publishes": 200, "rate": 20}
         ("plan x --rate 7 --hedge-delays 0.1,2", {"rate": 7, "hedge_delays": (0.1, 2)}),
         ("plan x --percentile-delay 0.9", {"percentile_delay": HedgeDelay.percentile(0.9)}),
         ("plan x --refill-ratios 0.2,0.01 --budget 1", {"refill_ratios": (0.2, 0.01), "budget": 1}),
+        ("plan x --topic a --price 40 --request-bytes 9", _COSTS),
+        ("plan --p50 500ms --p99.9 5s", {"source": None, "p50": 0.5, "p99_9": 5}),
         ("plan x --max-tokens 5 --plot a.svg", {"max_tokens": 5, "plot": Path("a.svg")}),
         ("serve --seed 4", {"port": 8085, "latency": 0, "stall_rate": 0, "seed": 4}),
         ("serve --seed 4 --port 0 --stall 3", {"port": 0, "stall": 3}),
@@ -93,7 +96,10 @@ def test_options_of_one_thing_make_it() -> None:
         ("bench --workloads speed", ["--workloads", "throughput", "'speed'"]),
         ("bench --batches 1,many", ["--batches", "'many'"]),
         ("bench --report no/such/page.md", ["--report", "no/such/page.md"]),
-        ("plan", ["FILE"]),
+        ("plan", ["FILE", "--p50 13ms", "hedged-pubsub plan --help"]),
+        ("plan --p50 13 --p99 5s", ["--p50", "13ms", "'13'"]),
+        ("plan --p50 13ms", ["not enough"]),
+        ("plan x --p50 13ms", ["FILE", "--p50", "exclude"]),
         ("plan x --malformed ignore", ["--malformed", "'ignore'", "skip"]),
         ("plan x --percentile-delay 95", ["--percentile-delay", "0.5", "95"]),
         ("plan no/such/file.csv", ["no/such/file.csv"]),
@@ -115,7 +121,7 @@ def test_a_wrong_argument_is_one_clear_line(
     [
         ("demo", "above 0 and up to 5000|1 to 1000000|above 0 and up to 30|0.1 to 10|0.001 to 0.2"),
         ("bench", "each 1 to 1000|each 1 to 9000000|1 to 100 [default: 5]|above 0 and up to 60"),
-        ("plan", "each 0.1 to 10|each 0.001 to 0.2|1 to 250|0 to 1 [default: 0.02]|up to 100000"),
+        ("plan", "each 0.1 to 10|each 0.001 to 0.2|1 to 250|0 to 1 [default: 0.05|up to 100000"),
         ("serve", "0 to 65535 [default: 8085]|0 to 10 [default: 0]|0 to 1 [default: 0]|0 or above"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gzip
 import io
 import json
 import math
@@ -11,8 +13,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from hedged_pubsub import HedgingStats
+from hedged_pubsub import HedgingStats, LatencyPercentiles
+from hedged_pubsub.cli.measures import nearest_rank
 from hedged_pubsub.cli.plan import distribution
 from hedged_pubsub.cli.plan.reading import read_samples
 from hedged_pubsub.cli.plan.samples import InputError, Reading, Samples
@@ -53,9 +58,30 @@ def refused(text: str | bytes, **how: Any) -> str:
         ("\ufefflatency_ms\n5\n1500\n", {}),
         ('{"at": 1, "duration_s": 0.005}\n\n{"at": 2, "duration_s": 1.5}', {}),
         ('{"took": 5}\n{"took": 1500}\n', {"column": "took", "unit": "ms"}),
+        # Other separators, units and ways to write a number.
+        ("at\tlatency_ms\n1\t5\n2\t1500\n", {}),
+        ("latency_ms;topic\n5;a, b\n1,500;c\n", {}),
+        ('topic,latency_ms\na,5\nb,"1,500.0"\n', {}),
+        ("latency_ms\n5\n1,500\n", {}),
+        ("latency_ms\n5\n1 500\n", {}),
+        ("latency_us\n5000\n1500000\n", {}),
+        ("durationMicros\n5000\n1500000\n", {}),
+        ("latency_ms\r5\r1500\r", {}),
+        # Arrays and nested fields.
+        ("[5, 1500]", {"unit": "ms"}),
+        ('{"latencies_ms": [5, 1500]}', {}),
+        ('{"took": [5, 1500]}', {"unit": "ms"}),
+        ('[{"latency_ms": 5}, {"latency_ms": 1500}]', {}),
+        ('{"requests": [{"latency_ms": 5}, {"latency_ms": 1500}]}', {}),
+        ('{"a": {"b": {"latency_ms": 5}}}\n{"a": {"b": {"latency_ms": 1500}}}', {}),
+        ('{"a": {"took": 5}}\n{"a": {"took": 1500}}', {"column": "a.took", "unit": "ms"}),
+        # Compressed, and what PowerShell writes.
+        (gzip.compress(b"latency_ms\n5\n1500\n", mtime=0), {}),
+        ("latency_ms\r\n5\r\n1500\r\n".encode("utf-16"), {}),
     ],
+    ids=str,
 )
-def test_lines(text: str, how: dict[str, Any]) -> None:
+def test_lines(text: str | bytes, how: dict[str, Any]) -> None:
     """CSV and JSON lines, with names that tell column and unit, or with options that do."""
     samples = read(text, **how)
     assert list(samples.latencies) == pytest.approx([0.005, 1.5])
@@ -223,7 +249,7 @@ def test_the_latencies_of_a_benchmark() -> None:
         ("latency_ms\nx\ny\n", {"skip_malformed": True}, ["no latency", "line 2: 'x'"]),
         ("5\n6\n", {}, ["--unit"]),
         ("5,6\n7,8\n", {}, ["line 1", "name the columns", "'5,6'"]),
-        ("latency_us\n5\n", {}, ["'latency_us'", "--unit"]),
+        ("latency\n5\n", {}, ["'latency'", "--unit us"]),
         ("time,topic\n1,a\n", {}, ["none of the columns", "'time', 'topic'", "--column"]),
         ("latency_ms,duration_s\n1,2\n", {}, ["several", "'latency_ms', 'duration_s'"]),
         ("latency_ms\n1\n", {"column": "took"}, ["no column 'took'", "'latency_ms'"]),
@@ -231,7 +257,7 @@ def test_the_latencies_of_a_benchmark() -> None:
         ({"timeSeries": 5}, {}, ["not distributions"]),
         ({"timeSeries": [{}]}, {}, ["not distributions"]),
         ({"timeSeries": [{"metric": {"type": "x"}, "points": []}]}, {}, ["'x'", "unit None"]),
-        ([1, 2, 3], {}, ["not distributions"]),
+        ([1, 2, 3], {}, ["--unit"]),
         ([series({"linearBuckets": {}}, [1])], {}, ["not distributions"]),
         ([series(EXPLICIT, [1, -1, 5])], {}, ["not distributions"]),
         ([series({"explicitBuckets": {"bounds": [5, 1]}}, [1])], {}, ["not distributions"]),
@@ -243,9 +269,18 @@ def test_the_latencies_of_a_benchmark() -> None:
         (tails({"case": "a", "official": []}), {}, ["no latencies"]),
         (tails({"case": "a", "official": [-1]}), {}, ["impossible"]),
         (tails({"case": "a", "official": ["x"]}), {}, ["x"]),
-        # The demo and the stats hold no single latencies.
+        # A single percentile is no tail, and those of a new publisher are none.
         ({"plain": {"p50_ms": 5}, "hedged": {"p50_ms": 5}}, {}, ["not enough"]),
         (dataclasses.asdict(HedgingStats()), {}, ["not enough"]),
+        ({"p50_ms": 5, "p99_ms": 4}, {}, ["p99 (0.004 s)", "p50 (0.005 s)", "rise"]),
+        ("p50: 13\np99: 300\n", {}, ["13ms", "'13'"]),
+        ("percentile,latency_ms\n50,5\nx,9\n", {}, ["line 3"]),
+        ("latency_ms,topic\n1,500,a\n", {}, ["line 2", "3 cells", "2 columns"]),
+        ('a_bucket{le="1"} 5\nb_bucket{le="1"} 5\n', {}, ["'a', 'b'", "--column"]),
+        ('latency{le="1"} x\n', {}, ["no number"]),
+        ({"data": {"result": [{"metric": {}, "value": [1, "5"]}]}}, {}, ["'le'"]),
+        ({"resourceMetrics": [5]}, {}, ["OTLP"]),
+        ([{**series(EXPLICIT, [1]), "points": [{"value": {"doubleValue": 5}}]}], {}, ["--p50"]),
         ('{\n"a":\n1}', {}, []),
     ],
     ids=lambda value: str(value)[:40],
@@ -255,3 +290,179 @@ def test_what_cannot_be_used(source: Any, how: dict[str, Any], parts: list[str])
     message = refused(source if isinstance(source, str) else json.dumps(source), **how)
     for part in parts:
         assert part in message
+
+
+# --- Histograms and percentiles of others.
+
+# 900 up to 0.1 s, 90 up to a second, 10 up to two.
+LES = (("0.1", 900), ("1", 990), ("2", 1000), ("+Inf", 1000))
+SCRAPED = "\n".join(
+    ["# TYPE messaging_client_operation_duration_seconds histogram"]
+    + [
+        f'messaging_client_operation_duration_seconds_bucket{{le="{le}",topic="a"}} {count}'
+        for le, count in LES
+    ]
+    + ['messaging_client_operation_duration_seconds_bucket{error_type="X",le="1"} 7', "up 1"]
+    + ['other_duration_seconds_bucket{le="+Inf"} 5']
+)
+RANGE = {
+    "status": "success",
+    "data": {
+        "resultType": "matrix",
+        "result": [
+            {
+                "metric": {"__name__": "publish_seconds_bucket", "le": le},
+                # It counts on from 50, and starts again from zero in between.
+                "values": [[0, "50"], [60, str(50 + count // 2)], [120, str(count // 2)]],
+            }
+            for le, count in LES
+        ],
+    },
+}
+RATES = [{"metric": {"le": le}, "value": [0, str(count / 7000)]} for le, count in LES]
+POINT = {"explicitBounds": [0.1, 1, 2], "bucketCounts": ["900", 90, 10, 0], "attributes": []}
+
+
+def otlp(point: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return an export of one histogram."""
+    histogram = {"dataPoints": [point], **more}
+    metric = {"name": "publish.duration", "unit": "s", "histogram": histogram}
+    return {"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}
+
+
+SDK = {"name": "messaging.client.operation.duration", "unit": "s"}
+SDK["data"] = {  # type: ignore[assignment]
+    "data_points": [{"explicit_bounds": [0.1, 1, 2], "bucket_counts": [900, 90, 10, 0]}]
+}
+CUMULATIVE = series(
+    EXPLICIT,
+    [0, 0, 900, 90, 10],
+    metricKind="CUMULATIVE",
+    distribution={"range": {"max": 2_000_000}},
+)
+CUMULATIVE["points"] = [
+    {"interval": {"startTime": "a", "endTime": f"{end}"}, **CUMULATIVE["points"][0]} for end in "12"
+]
+
+
+@pytest.mark.parametrize(
+    ("source", "how"),
+    [
+        (SCRAPED, {}),
+        (RANGE, {"unit": "s"}),
+        (RATES, {"unit": "s"}),
+        (otlp(POINT), {}),
+        # The last of a series that counts on; all of one that does not; one export a line.
+        ("\n".join(json.dumps(otlp(POINT)) for _ in range(3)), {}),
+        (otlp({**POINT, "bucketCounts": [450, 45, 5, 0]}, aggregationTemporality=1), {}),
+        ({"resource_metrics": [{"scope_metrics": [{"metrics": [SDK]}]}]}, {}),
+        ([CUMULATIVE], {}),
+    ],
+    ids=["scraped", "range", "rates", "otlp", "lines", "delta", "sdk", "cumulative"],
+)
+def test_histograms(source: Any, how: dict[str, Any]) -> None:
+    """Of Prometheus and OpenTelemetry, as they are exported; requests that failed are left out."""
+    samples = read(source if isinstance(source, str) else json.dumps(source), **how)
+    count = len(samples.latencies)
+    assert count in (500, 1000, 50_000)
+    shares = [sum(one > bound for one in samples.latencies) / count for bound in (0.1, 1)]
+    assert shares == pytest.approx([0.1, 0.01], abs=0.001)
+
+
+def test_an_exponential_histogram() -> None:
+    """Its bounds are powers of two, or of roots of two."""
+    positive = {"offset": -4, "bucketCounts": [10, 0, 0, 1]}
+    samples = read(json.dumps(otlp({"scale": 0, "zeroCount": 1, "positive": positive})))
+    low, *middle, high = sorted(samples.latencies)
+    assert low == 0
+    assert all(1 / 16 < one < 1 / 8 for one in middle)
+    assert 1 / 2 < high < 1
+
+
+STATS = dataclasses.asdict(
+    HedgingStats(original_latency=LatencyPercentiles(count=9, p50=0.013, p99=0.3, p999=5.0))
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "p50: 13ms\np99: 300ms\np99.9: 5s\n",
+        "p50_ms,p99_ms,p99_9_ms\n13,300,5000\n",
+        "p50_ms\tp99_ms\tp999_ms\n12\t300\t5000\n14\t300\t5000\n",
+        "percentile;latency_ms\n50;13\n99;300\np99.9;5000\n",
+        json.dumps({"p50": 0.013, "p99": 0.3, "p99.9": 5}),
+        json.dumps(STATS),
+        "\n".join(
+            f'publish_seconds{{quantile="{at}"}} {time}'
+            for at, time in (("0.5", 0.013), ("0.99", 0.3), ("0.999", 5))
+        ),
+    ],
+    ids=["list", "row", "rows", "column", "json", "stats", "summary"],
+)
+def test_percentiles(source: str) -> None:
+    """However they are written, requests are made up that have them."""
+    samples = read(source)
+    ordered = sorted(samples.latencies)
+    for parts, expected in ((5_000, 0.013), (9_900, 0.3), (9_990, 5.0), (10_000, 5.0)):
+        assert nearest_rank(ordered, parts) == pytest.approx(expected, rel=0.02)
+    assert (samples.in_order, "made up" in samples.notes[0]) == (False, True)
+
+
+def test_a_recording() -> None:
+    """Sorted by when requests were sent; of originals, those cut off took longer; of one topic."""
+    header = "sent_s,latency_s,topic,attempt,outcome"
+    rows = ["30,2,t,0,stored", "10,0.1,t,0,stored", "20,0.2,t,0,censored", "20.1,0.1,t,1,stored"]
+    rows += ["11,9,t,0,late", "12,9,t,0,UNAVAILABLE", "13,9,other,0,stored", header]
+    samples = read("\n".join([header, *rows]))
+    assert samples.latencies == [0.1, 2, 2]
+    assert samples.rate == pytest.approx(0.1)
+    notes = " ".join(samples.notes)
+    for part in ("1 request was cut off", "(UNAVAILABLE, late) left out", "2 topics", "'t'"):
+        assert part in notes
+    assert read("\n".join([header, *rows]), topic="other").latencies == [9]
+
+
+@pytest.mark.parametrize(("unit", "strange"), [("ms", False), ("s", False), ("us", True)])
+def test_a_unit_that_looks_wrong(unit: str, strange: bool) -> None:
+    """A median that no publish request has is noted."""
+    assert any("unit right" in note for note in read("13\n14\n15\n", unit=unit).notes) == strange
+
+
+NAMES = "timeSeries data result metric value points tails setup resourceMetrics plain p50 p99 le x"
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.binary(max_size=40).map(gzip.compress).map(lambda data: data[:-3]),
+        st.builds(
+            lambda start, rest: (start + rest).encode(errors="replace"),
+            st.sampled_from(
+                ["latency_ms\n", "[", '{"timeSeries":', '{"data":{"result":', 'a{le="1"} ', "p50 "]
+            ),
+            st.text(max_size=60),
+        ),
+        st.recursive(
+            st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(
+                    st.sampled_from(NAMES.split()),
+                    inner,
+                    max_size=3,
+                )
+            ),
+            max_leaves=8,
+        ).map(lambda value: json.dumps(value).encode()),
+    )
+)
+@example(b"latency_ms\n1\r2\n\x00,,\xff\n" + b"," * 10_000)
+@example(b'latency_ms\n"' + b"x" * 200_000)
+@example(b"[" + b"9" * 5_000 + b"]")
+@settings(max_examples=100)
+def test_whatever_it_is_there_is_no_traceback(data: bytes) -> None:
+    """It is read, or refused with a reason."""
+    for how in ({}, {"unit": "ms", "skip_malformed": True}):
+        with contextlib.suppress(InputError):
+            assert all(map(math.isfinite, read(data, **how).latencies))

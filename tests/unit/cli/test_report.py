@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,14 +156,16 @@ SAMPLES = Samples(
 TRACE = Trace(SAMPLES.latencies, rate=50, seed=1)
 DELAYS: list[float | HedgeDelay] = [0.1, 0.5, HedgeDelay.percentile(0.95)]
 PREDICTIONS = predict_all(
-    TRACE, delays=DELAYS, refill_ratios=[0.001, 0.1], max_tokens=1, tick=lambda: None
+    TRACE, delays=DELAYS, refill_ratios=[0.001, 0.1], max_tokens=3, tick=lambda: None
 )
-PLAN = make_plan(TRACE, PREDICTIONS, budget=0.05, in_order=True)
+PLAN = dataclasses.replace(
+    make_plan(TRACE, PREDICTIONS, budget=0.05, in_order=True), recommended=PREDICTIONS[1]
+)
 
 
 def test_json_and_table_have_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     """Ratios that predict the same share a row of the table; the first row is without hedging."""
-    report = plan_report(SAMPLES, TRACE, PLAN, budget=0.05)
+    report = plan_report(SAMPLES, TRACE, PLAN)
     report.show(as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert (found["source"], found["samples"], found["skipped"]) == (SAMPLES.source, 1000, 3)
@@ -172,9 +174,10 @@ def test_json_and_table_have_every_setting(capsys: pytest.CaptureFixture[str]) -
     assert found["without"] == {**fast, "p99_9_ms": 1000, "p99_99_ms": 2000}
     keys = ("hedge_delay_s", "percentile", "refill_ratio", "max_tokens")
     assert [tuple(row[key] for key in keys) for row in found["settings"]] == [
-        (delay, percentile, ratio, 1)
+        (delay, percentile, ratio, 3)
         for delay, percentile in ((0.1, None), (0.5, None), (1.0, 0.95))
         for ratio in (0.001, 0.1)
+        if percentile is None or ratio > 0.05
     ]
     recommended = found["recommended"]
     assert recommended in found["settings"]
@@ -189,9 +192,25 @@ def test_json_and_table_have_every_setting(capsys: pytest.CaptureFixture[str]) -
     rows = [tuple(row) for row in table.rows]
     assert all(len(row) == len(table.header) for row in rows)
     assert rows[0] == ("none", "", "20", "20", "20", "20", "1000", "2000", "0 %", "")
-    assert rows[1][:2] == ("0.1 s", "0.001")
+    assert rows[1][:2] == ("0.1 s", "0.001+")
     assert {row[0] for row in rows} == {"none", "0.1 s", "0.5 s", "p95"}
     assert report.words.startswith(f"{PLAN.reason}\nNote: {SAMPLES.notes[0]}")
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_table_is_split_where_the_terminal_is_narrow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """No cell is broken or cut off; each part says again what its rows are about."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    report = plan_report(SAMPLES, TRACE, PLAN)
+    report.show(as_json=False)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= width
+    cells = {cell.strip() for line in out.splitlines() for cell in re.split("[│┃]", line)}
+    (table,) = report.tables
+    assert {cell for row in table.rows for cell in row} <= cells
+    assert (out.count("│ none") > 1) == (width == 40)
 
 
 # --- What is printed beside a report.
@@ -245,12 +264,12 @@ NO_PLAN = make_plan(TRACE, (), budget=0.05, in_order=True)
         ),
         (plots.draw_tails, ([TAIL] * 3,), "official|hedged|best possible|hedge delay|1 % stall"),
         (
-            partial(plots.draw_plan, budget=0.05),
+            plots.draw_plan,
             (TRACE, PLAN),
             "1,000 requests, recorded and hedged|p99.9 of the latency|without hedging"
             "|recommended: 0.1 s|0.5 s|measured, p95|budget",
         ),
-        (partial(plots.draw_plan, budget=0.05), (TRACE, NO_PLAN), "without hedging|budget"),
+        (plots.draw_plan, (TRACE, NO_PLAN), "without hedging|budget"),
     ],
     ids=["demo", "frozen", "no answers", "throughput", "tails", "plan", "no plan"],
 )

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
+import grpc
+from google.api_core.exceptions import GoogleAPICallError, RetryError
 from google.cloud import pubsub_v1
 
 from hedged_pubsub.cli.bench import jobs
@@ -38,6 +40,9 @@ Row = Mapping[str, Any]
 T = TypeVar("T")
 Tick = Callable[[], None]
 
+_PATIENCE = 5.0
+"""Seconds for a server that is said to run to answer."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
@@ -52,8 +57,12 @@ class Target:
         path = f"projects/bench/topics/bench-{uuid.uuid4().hex}"
         use_server(self.address)
         client = pubsub_v1.PublisherClient()
-        client.create_topic(name=path, timeout=30)
-        client.transport.close()
+        try:
+            client.create_topic(name=path, timeout=_PATIENCE)
+        except (GoogleAPICallError, RetryError) as error:
+            raise RefusedError(f"{self.name} cannot create a topic: {error}") from error
+        finally:
+            client.transport.close()
         return path
 
     def batch_sizes(self, topic: str) -> set[int]:
@@ -82,6 +91,13 @@ def running_target(name: str) -> Iterator[Target]:
         with running_emulator(java, jar) as address:
             yield Target(name=name, address=address)
     else:
+        with grpc.insecure_channel(name) as channel:
+            try:
+                grpc.channel_ready_future(channel).result(timeout=_PATIENCE)
+            except grpc.FutureTimeoutError:
+                raise RefusedError(
+                    f"--targets {name}: nothing answered within {_PATIENCE:g} s; is it running?"
+                ) from None
         yield Target(name=name, address=name)
 
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
-
-from rich.console import Console
-from rich.progress import wrap_file
+from typing import TYPE_CHECKING, Any, Final
 
 from hedged_pubsub._core.hedge_delay import HedgeDelay
 from hedged_pubsub.cli.arguments import PlanOptions
 from hedged_pubsub.cli.measures import PERCENTILES, milliseconds, nearest_rank
+from hedged_pubsub.cli.plan.distribution import samples_of_percentiles
 from hedged_pubsub.cli.plan.reading import read_samples
 from hedged_pubsub.cli.plan.recommendation import (
+    RESAMPLES,
     Plan,
     choose_delays,
+    expectations,
     make_plan,
     percent,
     predict_all,
@@ -29,57 +28,72 @@ from hedged_pubsub.cli.plan.samples import InputError, Samples
 from hedged_pubsub.cli.plan.simulation import Prediction, Trace
 from hedged_pubsub.cli.report import RefusedError, Report, Table, progress_bars, save
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+_RATE: Final = 100.0
 _PERCENTILES: Final = ("p50", "p90", "p95", "p99", "p99.9", "p99.99")
 
 
 def run_plan(options: PlanOptions) -> None:
     """Make a plan and show it; raise CommandError if that cannot be done."""
-    name = "the standard input" if options.source == Path("-") else str(options.source)
-    try:
-        samples = _read(options)
-    except InputError as error:
-        raise RefusedError(f"{name}: {error}") from error
-    except OSError as error:
-        raise RefusedError(f"cannot read {name}: {error.strerror or error}") from error
-    trace = Trace(samples.latencies, rate=options.rate, seed=options.reading.seed)
-    predictions = _predict(options, trace)
-    plan = make_plan(trace, predictions, budget=options.budget, in_order=samples.in_order)
-    plan_report(samples, trace, plan, budget=options.budget).show(as_json=options.json)
+    samples = _read(options)
+    rate = options.rate or samples.rate or _RATE
+    trace = Trace(samples.latencies, rate=rate, seed=options.seed)
+    with progress_bars() as progress:
+        plan = _make_plan(options, samples, trace, progress)
+    costs = list(
+        expectations(plan, rate=rate, request_bytes=options.request_bytes, price=options.price)
+    )
+    plan_report(samples, trace, plan, costs).show(as_json=options.json)
     if (path := options.plot) is not None:
         from hedged_pubsub.cli.plots import draw_plan
 
-        draw = partial(draw_plan, path, trace, plan, budget=options.budget)
-        save("Latencies and costs drawn", path, draw)
+        save("Latencies and costs drawn", path, partial(draw_plan, path, trace, plan))
 
 
 def _read(options: PlanOptions) -> Samples:
+    if options.source is None:
+        try:
+            return samples_of_percentiles(options.percentiles, options.reading)
+        except InputError as error:
+            raise RefusedError(str(error)) from error
     is_piped = options.source == Path("-")
-    source = sys.stdin.fileno() if is_piped else options.source
-    with open(source, "rb", closefd=not is_piped) as stream:
-        size, console = os.fstat(stream.fileno()).st_size, Console(stderr=True)
-        if not size or not console.is_terminal:  # a pipe has no size
+    name = "the standard input" if is_piped else str(options.source)
+    try:
+        source = sys.stdin.fileno() if is_piped else options.source
+        with open(source, "rb", closefd=not is_piped) as stream:
             return read_samples(stream, options.reading)
-        # It vanishes, since most inputs are read at once.
-        with wrap_file(stream, size, description="reading", console=console, transient=True) as it:
-            return read_samples(it, options.reading)
+    except InputError as error:
+        raise RefusedError(f"{name}: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise RefusedError(f"cannot read {name}: {getattr(error, 'strerror', error)}") from error
 
 
-def _predict(options: PlanOptions, trace: Trace) -> tuple[Prediction, ...]:
+def _make_plan(options: PlanOptions, samples: Samples, trace: Trace, progress: Progress) -> Plan:
     delays: list[float | HedgeDelay] = [*(options.hedge_delays or choose_delays(trace))]
     if options.percentile_delay is not None:
         delays.append(options.percentile_delay)
-    with progress_bars() as progress:
-        bar = progress.add_task("settings", total=len(delays) * len(options.refill_ratios))
-        return predict_all(
-            trace,
-            delays=delays,
-            refill_ratios=options.refill_ratios,
-            max_tokens=options.max_tokens,
-            tick=lambda: progress.advance(bar),
-        )
+    bar = progress.add_task("settings", total=len(delays) * len(options.refill_ratios))
+    predictions = predict_all(
+        trace,
+        delays=delays,
+        refill_ratios=options.refill_ratios,
+        max_tokens=options.max_tokens,
+        tick=lambda: progress.advance(bar),
+    )
+    bar = progress.add_task("resampled", total=RESAMPLES)
+    return make_plan(
+        trace,
+        predictions,
+        budget=options.budget,
+        in_order=samples.in_order,
+        seed=options.seed,
+        tick=lambda: progress.advance(bar),
+    )
 
 
-def plan_report(samples: Samples, trace: Trace, plan: Plan, *, budget: float) -> Report:
+def plan_report(samples: Samples, trace: Trace, plan: Plan, costs: Sequence[str] = ()) -> Report:
     """Return what is shown: a row for each setting, the recommendation, what to be wary of."""
     warnings = (*samples.notes, *plan.warnings)
     data = {
@@ -87,19 +101,24 @@ def plan_report(samples: Samples, trace: Trace, plan: Plan, *, budget: float) ->
         "samples": len(trace),
         "skipped": samples.skipped,
         "rate": trace.rate,
-        "budget_pct": 100 * budget,
+        "budget_pct": 100 * plan.budget,
         "without": milliseconds(trace.recorded, *_PERCENTILES),
         "settings": [_row(prediction) for prediction in plan.predictions],
         "recommended": None if plan.recommended is None else _row(plan.recommended),
+        "p99_9_range_ms": plan.p99_9_range and [round(1000 * one, 3) for one in plan.p99_9_range],
+        "near_miss": None if plan.near_miss is None else _row(plan.near_miss),
         "reason": plan.reason,
+        "expect": costs,
         "warnings": warnings,
     }
     table = Table(
         title=f"{len(trace):,} requests, hedged: latency in milliseconds",
         header=("delay", "refill ratio", *_PERCENTILES, "extra", "slower"),
         rows=[("none", "", *_cells(trace.recorded), "0 %", ""), *_table_rows(plan.predictions)],
+        keys=2,
     )
-    words = "\n".join((plan.reason, *(f"Note: {warning}" for warning in warnings)))
+    notes = (f"Note: {warning}" for warning in warnings)
+    words = "\n".join((plan.reason, *(f"* {one}" for one in costs), *notes))
     return Report(data=data, tables=(table,), words=words)
 
 
@@ -127,7 +146,7 @@ def _table_rows(predictions: Sequence[Prediction]) -> Iterator[Sequence[str]]:
         yield (
             f"p{100 * delay.fraction:g}" if isinstance(delay, HedgeDelay) else f"{delay:g} s",
             # These are the largest ones: from some ratio on, none makes a difference any more.
-            f"{'≥' if others else ''}{first.settings.refill_ratio:g}",
+            f"{first.settings.refill_ratio:g}{'+' if others else ''}",
             *_cells(first.latencies),
             percent(first.extra_requests),
             percent(first.slower),

@@ -154,10 +154,12 @@ class _Replay:
         self._ended = bisect_right(self._trace.ends, now, start)
         if self._measured is None and bucket.tokens == self._settings.max_tokens:
             return  # it takes no more
+        refill, hedged, measured = bucket.refill, self._hedged, self._measured is not None
         for number in self._trace.by_end[start : self._ended]:
-            if number not in self._hedged:
-                bucket.refill()
-                self._measure(self._trace.latencies[number])
+            if number not in hedged:
+                refill()
+                if measured:
+                    self._measure(self._trace.latencies[number])
 
     def _tell(self, number: int, event: Event, now: float) -> None:
         engine = self._engines.get(number)
