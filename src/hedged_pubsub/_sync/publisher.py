@@ -19,6 +19,7 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 from hedged_pubsub._core.batching import Limits
 from hedged_pubsub._core.flow_control import Permit
 from hedged_pubsub._core.hedge_delay import check_number
+from hedged_pubsub._core.message_ids import check_id_attribute, next_id
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.stats import HedgingStats
 from hedged_pubsub._google import messages
@@ -74,14 +75,19 @@ class HedgedPublisher(PatchablePublisher):
         exit_timeout: Seconds that the end of the interpreter waits for accepted messages that are
             not stored yet; 0 does not wait. A warning counts what could not be stored. Without
             hedging nothing is waited for, as officially.
+        id_attribute: Name of an attribute that every message gets in ``publish()``, unless it has
+            it: a unique id, the same in every attempt, by which a subscriber drops duplicates. With
+            hedging off as well.
         kwargs: As officially: ``credentials``, ``transport``, ``client_options``, ``client_info``.
 
     Raises:
-        TypeError: If ``hedging_settings`` is neither ``HedgingSettings`` nor ``None``, or if the
-            options' retry or timeout is of a type that cannot be interpreted.
+        TypeError: If ``hedging_settings`` is neither ``HedgingSettings`` nor ``None``, if
+            ``id_attribute`` is no text, or if the options' retry or timeout is of a type that
+            cannot be interpreted.
         ValueError: If ordering is enabled, if the hedge delay is not below the timeout of the
-            publish request and below the retry timeout, or if the transport has no gRPC calls that
-            can be cancelled (``rest``, ``grpc_asyncio``).
+            publish request and below the retry timeout, if the transport has no gRPC calls that
+            can be cancelled (``rest``, ``grpc_asyncio``), or if ``id_attribute`` starts with
+            ``goog``, is an argument of ``publish()``, or has not 1 to 256 bytes.
     """
 
     def __init__(
@@ -91,10 +97,12 @@ class HedgedPublisher(PatchablePublisher):
         *,
         hedging_settings: HedgingSettings | None = HedgingSettings(),  # noqa: B008 - it is frozen
         exit_timeout: float = 10.0,
+        id_attribute: str | None = None,
         **kwargs: Any,
     ) -> None:
         hedging_settings = settings_in_force(hedging_settings, batch_settings, kwargs)
         check_number("exit_timeout", exit_timeout, 0, threading.TIMEOUT_MAX, unit=" seconds")
+        check_id_attribute(id_attribute)
         if hedging_settings is not None:
             refuse_ordering(publisher_options, "disable ordering, or pass hedging_settings=None")
             refuse_transport(kwargs.get("transport"), PublisherGrpcTransport, _GRPC_OR_OFF)
@@ -109,6 +117,7 @@ class HedgedPublisher(PatchablePublisher):
             refuse_endpoint(hedging_settings, make_channel)
         super().__init__(batch_settings, publisher_options, **kwargs)
         self._hedging_settings = hedging_settings
+        self._id_attribute = id_attribute
         self._closed = False
         self._sender: Sender | None = None  # and none with hedging off
         self._usual: dict[str, Mailbox] = {}
@@ -232,7 +241,9 @@ class HedgedPublisher(PatchablePublisher):
         attrs: dict[str, Any],
     ) -> Future[str]:
         """Publish any message."""
-        sender = self._sender
+        sender, id_attribute = self._sender, self._id_attribute
+        if id_attribute is not None and id_attribute not in attrs:
+            attrs[id_attribute] = next_id()
         if sender is None or is_patched():
             # As most programs call it, for those who have patched it.
             options = {"ordering_key": ordering_key, "retry": retry, "timeout": timeout}
@@ -260,7 +271,8 @@ class HedgedPublisher(PatchablePublisher):
             messages.check_size(topic, len(future.prefix) + len(future.body))
             mailbox = sender.mailbox(topic, policy)
             runs = threads.LIBRARY.start()
-            if runs and is_default and not sender.has_extras and not is_patched():
+            is_plain = self._id_attribute is None and not sender.has_extras and not is_patched()
+            if runs and is_default and is_plain:
                 sender.make_usual(topic, mailbox)
             if future.tracing is not None:
                 future.tracing.batched()

@@ -17,6 +17,7 @@ from google.pubsub_v1 import PublisherAsyncClient, PublisherClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcAsyncIOTransport
 
 from hedged_pubsub._core.batching import Limits
+from hedged_pubsub._core.message_ids import check_id_attribute, next_id
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.stats import HedgingStats
 from hedged_pubsub._google import messages
@@ -64,16 +65,18 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         hedging_settings: When to hedge, and the budget. ``None`` turns hedging off; so does the
             environment variable ``HEDGED_PUBSUB_DISABLE=1``, whatever stands here. Batches are made
             and retried all the same.
+        id_attribute: As for ``HedgedPublisher``: name of an attribute with a unique id.
         kwargs: As for ``PublisherAsyncClient``: ``credentials``, ``transport``,
             ``client_options``, ``client_info``.
 
     Raises:
         RuntimeError: If no event loop is running.
-        TypeError: If ``hedging_settings`` is neither ``HedgingSettings`` nor ``None``, or if the
-            options' retry or timeout is of a type that cannot be interpreted.
+        TypeError: If ``hedging_settings`` is neither ``HedgingSettings`` nor ``None``, if
+            ``id_attribute`` is no text, or if the options' retry or timeout is of a type that
+            cannot be interpreted.
         ValueError: If ordering is enabled, if the hedge delay is not below the timeout of the
-            publish request and below the retry timeout, or if the transport is not
-            ``grpc_asyncio``.
+            publish request and below the retry timeout, if the transport is not ``grpc_asyncio``,
+            or for an ``id_attribute`` that ``HedgedPublisher`` would refuse.
     """
 
     def __init__(
@@ -82,10 +85,12 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         publisher_options: PublisherOptions | Sequence[Any] = (),
         *,
         hedging_settings: HedgingSettings | None = HedgingSettings(),  # noqa: B008 - it is frozen
+        id_attribute: str | None = None,
         **kwargs: Any,
     ) -> None:
         self._loop = _running_loop("be made")
         hedging_settings = settings_in_force(hedging_settings, batch_settings, kwargs)
+        check_id_attribute(id_attribute)
         options = PublisherOptions(*publisher_options)
         refuse_ordering(options, "AsyncHedgedPublisher has no ordering: use the official client")
         refuse_transport(kwargs.get("transport"), PublisherGrpcAsyncIOTransport, "'grpc_asyncio'")
@@ -105,6 +110,7 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
             refuse_endpoint(hedging_settings, make_channel)
         super().__init__(**kwargs)
         self._hedging_settings = hedging_settings
+        self._id_attribute = id_attribute
         self._closed = False
         self._end: asyncio.Task[None] | None = None
         self._turn_ends: float | None = None  # loop time; none yet in this turn of the loop
@@ -224,6 +230,9 @@ class AsyncHedgedPublisher(PublisherAsyncClient):
         self._check_usable()
         if ordering_key != "":
             raise ValueError("AsyncHedgedPublisher has no ordering: ordering_key must be empty")
+        id_attribute = self._id_attribute
+        if id_attribute is not None and id_attribute not in attrs:
+            attrs[id_attribute] = next_id()
         future = PublishFuture(loop=self._loop)
         future.start_time = publish_start_time
         size = messages.write(future, topic, data, attrs, is_traced=self._tracing)
