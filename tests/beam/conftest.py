@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 
 import apache_beam as beam
@@ -19,6 +20,11 @@ from tests.system_emulated.conftest import emulator, pytest_runtest_makereport
 __all__ = ["emulator", "pytest_runtest_makereport"]
 
 PROJECT = "my-project"
+
+RUNNERS = {
+    "batch": "apache_beam.runners.portability.fn_api_runner.FnApiRunner",
+    "streaming": "BundleBasedDirectRunner",
+}
 
 
 @pytest.fixture
@@ -48,9 +54,7 @@ def new_pipeline(**options: object) -> beam.Pipeline:
 
     Not for the DirectRunner itself, which first tries to download another one.
     """
-    runner = "BundleBasedDirectRunner"
-    if not options.get("streaming"):
-        runner = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+    runner = RUNNERS["streaming" if options.get("streaming") else "batch"]
     return beam.Pipeline(options=PipelineOptions([], runner=runner, **options))
 
 
@@ -76,11 +80,25 @@ class Subscription:
         end = time.monotonic() + timeout
         while len(received) < count:
             assert time.monotonic() < end, f"{len(received)} of {count} messages arrived"
-            answer = self._client.pull(subscription=self.path, max_messages=1000, timeout=10)
-            received += [one.message.data for one in answer.received_messages]
-            if ids := [one.ack_id for one in answer.received_messages]:
-                self._client.acknowledge(subscription=self.path, ack_ids=ids)
+            received += self._pull(wait=True)
         return received
+
+    def receive_what_is_there(self) -> list[bytes]:
+        """Return the data of messages that have arrived already."""
+        return self._pull(wait=False)
+
+    def _pull(self, *, wait: bool) -> list[bytes]:
+        request = {
+            "subscription": self.path,
+            "max_messages": 1000,
+            "return_immediately": not wait,
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of return_immediately
+            answer = self._client.pull(request, timeout=10)
+        if ids := [one.ack_id for one in answer.received_messages]:
+            self._client.acknowledge(subscription=self.path, ack_ids=ids)
+        return [one.message.data for one in answer.received_messages]
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def test_every_element_is_stored_whatever_fails(server: PubSubServer, workers: i
         for one in result.metrics().query()["distributions"]
         if one.key.metric.name == "publish_latency_ms"
     ]
-    assert latency[0].count >= 100
+    assert latency[0].count >= 50
 
 
 def test_assigned_ids_are_the_same_in_all_copies(server: PubSubServer, topic: str) -> None:
