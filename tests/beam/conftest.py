@@ -13,11 +13,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from google.cloud import pubsub_v1
 
 from hedged_pubsub.testing import PubSubServer
+from tests.system_emulated.conftest import emulator
 
-# The emulator is found, or required, as in the tests that are only about it.
-from tests.system_emulated.conftest import emulator, pytest_runtest_makereport
-
-__all__ = ["emulator", "pytest_runtest_makereport"]
+__all__ = ["emulator"]
 
 PROJECT = "my-project"
 

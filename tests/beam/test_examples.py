@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import datetime
 import json
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
 import pytest
-import redis
 from google.cloud import pubsub_v1
 
 from examples.beam import file_to_topic, read_once
 from hedged_pubsub.testing import FaultScript, Fixed, PubSubServer
 from tests.system.conftest import run_python, wait_until
 
+from . import redis_server
 from .conftest import RUNNERS, Subscription, new_pipeline
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "beam"
@@ -70,7 +67,7 @@ def test_a_pipeline_that_is_killed_and_run_again(
 ) -> None:
     """Each element is stored at least once, and by its id exactly once after deduplication."""
     server.set_script(FaultScript(latency=Fixed(0.02)))
-    pattern = _write_orders(tmp_path, *range(10_000))
+    pattern = _write_orders(tmp_path, *range(4_000))
     script = str(EXAMPLES / "file_to_topic.py")
     command = [sys.executable, script, *_arguments(tmp_path, topic, pattern)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as run:  # noqa: S603 - our own program
@@ -84,10 +81,11 @@ def test_a_pipeline_that_is_killed_and_run_again(
     assert run_python(*command[1:], timeout=100).returncode == 0
 
     ids = [dict(message.attributes)["order_id"] for message in server.messages()]
-    assert 0 < before < 10_000 < len(ids)
-    assert set(ids) == {str(number) for number in range(10_000)}
+    assert 0 < before < 4_000 < len(ids)
+    assert set(ids) == {str(number) for number in range(4_000)}
 
 
+@pytest.mark.parametrize("either_server", ["own server"], indirect=True)
 def test_a_pipeline_that_reads_each_message_once(
     new_subscription: Callable[[str], Subscription],
 ) -> None:
@@ -110,36 +108,10 @@ def test_a_pipeline_that_reads_each_message_once(
     assert sorted(map(int, received)) == list(range(10))
 
 
-@pytest.fixture
-def redis_url() -> Iterator[str]:
-    """Run a Redis server on a free port."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("Redis is not installed, and its example not run: apt-get install redis-server")
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)  # noqa: S603
-    url = f"redis://127.0.0.1:{port}"
-
-    def answers() -> bool:
-        try:
-            with closing(redis.Redis.from_url(url)) as client:
-                return bool(client.ping())
-        except redis.ConnectionError:
-            return False
-
-    try:
-        wait_until(answers, timeout=10)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(timeout=10)
-
-
-def test_deduplication_with_redis(redis_url: str) -> None:
-    """A hedge makes a duplicate, which Redis finds."""
-    done = run_python(str(EXAMPLES / "deduplicate_redis.py"), timeout=60, REDIS_URL=redis_url)
+def test_deduplication_with_redis(tmp_path: Path) -> None:
+    """A hedge makes a duplicate, which a real Redis finds."""
+    with redis_server.running(*redis_server.find(tmp_path)) as url:
+        done = run_python(str(EXAMPLES / "deduplicate_redis.py"), timeout=60, REDIS_URL=url)
 
     assert done.returncode == 0, done.stderr
     assert "50 events kept, 1 duplicates dropped, the total is 1225" in done.stdout

@@ -152,6 +152,7 @@ REFUSED = [
     (PubsubMessage(b"x", {"k": "v" * 1025}), "the attribute 'k' has 1025 bytes; at most 1024"),
     (PubsubMessage(b"x", {"k": 5}), "an attribute must be text; got 'k': 5"),
     (PubsubMessage(b"x" * 10_000_001, {}), "data has 10000001 bytes; at most 10000000"),
+    (PubsubMessage(b"x" * 9_999_990, {"k": "v"}), "produce too large a publish request"),
     (PubsubMessage(b"x", {}, ordering_key="k"), "hedging excludes ordering"),
 ]
 

@@ -15,6 +15,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from google.api_core.exceptions import InvalidArgument
+from google.cloud.pubsub_v1.publisher.exceptions import MessageTooLargeError
 
 from hedged_pubsub.beam.messages import DeadLetter, Message, MessageMaker, RefusedError
 from hedged_pubsub.beam.publishers import (
@@ -113,7 +114,10 @@ class PublishFn(beam.DoFn):  # type: ignore[misc]
         attributes = message.attributes
         if attributes and not _ARGUMENTS.isdisjoint(attributes):
             return self._publish_alone([_Pending(Future(), element, message, timestamp)])
-        future = self._publisher.publish(message.topic, message.data, **attributes)
+        try:
+            future = self._publisher.publish(message.topic, message.data, **attributes)
+        except MessageTooLargeError as error:  # with its attributes and its topic
+            return [self._refuse(element, message.topic, error, timestamp)]
         self._pending.append(_Pending(future, element, message, timestamp))
         if not len(self._pending) % _SAMPLED:
             self._measure(future)
