@@ -61,8 +61,9 @@ def main() -> None:
                 raise RuntimeError(f"{len(set(numbers) - ids.keys())} elements are lost")
             elements += len(ids)
             copies.update(ids.values())
+            print(f"{elements:,} elements, none lost", flush=True)
             server.clear()
-    print(f"{elements:,} elements, each stored once after deduplication by id")
+    print("each is stored once after deduplication by id")
     print(f"copies: {dict(sorted(copies.items()))}, in {time.monotonic() - start:.0f} s")
 
 
