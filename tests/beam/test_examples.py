@@ -16,7 +16,7 @@ import pytest
 from google.cloud import pubsub_v1
 
 from examples.beam import file_to_topic, read_once
-from hedged_pubsub.testing import FaultScript, Fixed, PubSubServer
+from hedged_pubsub.testing import FaultScript, PubSubServer, Stall
 from tests.system.conftest import run_python, wait_until
 
 from . import redis_server
@@ -66,7 +66,8 @@ def test_a_pipeline_that_is_killed_and_run_again(
     server: PubSubServer, topic: str, tmp_path: Path
 ) -> None:
     """Each element is stored at least once, and by its id exactly once after deduplication."""
-    server.set_script(FaultScript(latency=Fixed(0.02)))
+    # All but the first few requests are held until the client is gone, and then not stored.
+    server.set_script(FaultScript(faults=[Stall(300.0, calls=list(range(6, 1_000)))]))
     pattern = _write_orders(tmp_path, *range(4_000))
     script = str(EXAMPLES / "file_to_topic.py")
     command = [sys.executable, script, *_arguments(tmp_path, topic, pattern)]
@@ -77,6 +78,7 @@ def test_a_pipeline_that_is_killed_and_run_again(
             run.kill()
     assert run.returncode == -signal.SIGKILL
     before = len(server.messages())
+    server.set_script(FaultScript())
 
     assert run_python(*command[1:], timeout=100).returncode == 0
 
