@@ -119,6 +119,14 @@ def ecosystem(session: nox.Session) -> None:
 
 
 @nox.session
+def beam(session: nox.Session) -> None:
+    """Run the tests of the Beam sink, and those of what readers do about duplicates."""
+    install(session, "beam", ".[beam,cli]")
+    arguments = session.posargs or ("-n", str(os.cpu_count() or 1), "--dist", "worksteal")
+    session.run("pytest", "tests/beam", *arguments)
+
+
+@nox.session
 def mutants(session: nox.Session) -> None:
     """Change the core in small ways, each of which a unit test has to notice: tests/mutants.md.
 

@@ -15,6 +15,8 @@ html_title = "hedged-pubsub"
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
+# An extra, which the documentation can be built without.
+autodoc_mock_imports = ["apache_beam"]
 
 # The documentation of other projects is not looked into: a build needs no network.
 nitpick_ignore_regex = [

@@ -1,16 +1,19 @@
-"""Drop the duplicates that hedging can cause, by an id of the message's own.
+"""Store each message once: drop duplicates in the transaction that keeps the result.
 
-A message that was stored twice has two message ids, so those cannot tell. The publisher puts an
-id of its own into an attribute, and the subscriber keeps what it has not seen before. (A real
-subscriber keeps the ids where its results are, in a unique column for example, so that they
-outlive a restart.)
+A message that was published twice, as hedging and retries can do, has two message ids, so those
+cannot tell. ``id_attribute`` gives each message an id of its own. The subscriber writes that id and
+what comes of the message in one transaction: a copy finds the id there and changes nothing, also
+after a crash between the two. It acknowledges a message only after that.
 
 Runs against ``PUBSUB_EMULATOR_HOST`` if that is set; else it starts a test server of its own,
 which stores one request and leaves it unanswered for three seconds: a certain duplicate.
 """
 
+import contextlib
 import os
 import queue
+import sqlite3
+import tempfile
 import uuid
 
 from google.cloud.pubsub_v1 import SubscriberClient
@@ -23,34 +26,43 @@ COUNT = 50
 
 
 def publish(topic: str) -> None:
-    """Publish numbered events, each with an id of its own."""
-    with HedgedPublisher(hedging_settings=HedgingSettings(hedge_delay=0.1)) as publisher:
+    """Publish numbers; each message gets an id of its own."""
+    settings = HedgingSettings(hedge_delay=0.1)
+    with HedgedPublisher(hedging_settings=settings, id_attribute="event_id") as publisher:
         for number in range(COUNT):
-            event_id = str(uuid.uuid4())
-            publisher.publish(topic, b"%d" % number, event_id=event_id).result()
+            publisher.publish(topic, b"%d" % number).result()
 
 
-def receive(subscription: str) -> None:
-    """Receive until nothing more arrives for two seconds, and keep each event once."""
+def keep(database: sqlite3.Connection, message: Message) -> bool:
+    """Add a number to the total, once for each id; tell whether it was the first copy."""
+    with database:  # a transaction: committed at the end of the block, taken back on an error
+        event = (message.attributes["event_id"],)
+        added = database.execute("INSERT OR IGNORE INTO seen VALUES (?)", event)
+        if added.rowcount:
+            database.execute("UPDATE result SET total = total + ?", (int(message.data),))
+    message.ack()  # only now: without it the message comes again
+    return bool(added.rowcount)
+
+
+def receive(subscription: str, path: str) -> None:
+    """Receive until nothing more arrives for two seconds."""
     deliveries: queue.Queue[Message] = queue.Queue()
-    kept: dict[str, bytes] = {}
-    duplicates = 0
-    with SubscriberClient() as subscriber:
+    with contextlib.closing(sqlite3.connect(path)) as database, SubscriberClient() as subscriber:
+        database.execute("CREATE TABLE seen (event_id TEXT PRIMARY KEY)")
+        database.execute("CREATE TABLE result (total INTEGER)")
+        database.execute("INSERT INTO result VALUES (0)")
+        kept = duplicates = 0
         stream = subscriber.subscribe(subscription, callback=deliveries.put)
-        while True:
-            try:
-                message = deliveries.get(timeout=2.0)
-            except queue.Empty:
-                break
-            event_id = message.attributes["event_id"]
-            if event_id in kept:
-                duplicates += 1
-            else:
-                kept[event_id] = message.data
-            message.ack()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if keep(database, deliveries.get(timeout=2.0)):
+                    kept += 1
+                else:
+                    duplicates += 1
         stream.cancel()
         stream.result()
-    print(f"{len(kept)} events kept, {duplicates} duplicates dropped")
+        (total,) = database.execute("SELECT total FROM result").fetchone()
+    print(f"{kept} events kept, {duplicates} duplicates dropped, the total is {total}")
 
 
 def main() -> None:
@@ -62,7 +74,8 @@ def main() -> None:
         publisher.create_topic(name=topic)
         subscriber.create_subscription(name=subscription, topic=topic)
     publish(topic)
-    receive(subscription)
+    with tempfile.TemporaryDirectory() as folder:
+        receive(subscription, os.path.join(folder, "result.db"))
 
 
 if __name__ == "__main__":

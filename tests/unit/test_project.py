@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "_sigterm": {"_sync", "aio"},
     "testing": {"_core", "_google"},
     "cli": {"_core", "_google", "_version", "testing"},
+    "beam": {"_core", "_google"},
     "__main__": {"cli"},
 }
 # Private parts of Google's packages and of gRPC, which only _google touches.
@@ -78,7 +79,7 @@ def test_imports_go_in_one_direction(part: str) -> None:
         for imported in imports
         if imported.startswith(f"{NAME}.")
     }
-    if part == "cli":  # it uses the library as its users do
+    if part in {"beam", "cli"}:  # they use the library as its users do
         used -= set(hedged_pubsub.__all__)
 
     assert used <= MAY_IMPORT[part] | {part}
@@ -127,7 +128,7 @@ def test_only_one_part_touches_private_attributes_of_others() -> None:
         getattr(importlib.import_module(name), node.name): (name, node)
         for name, tree in TREES.items()
         for node in tree.body
-        if isinstance(node, ast.ClassDef)
+        if isinstance(node, ast.ClassDef) and not name.startswith(f"{NAME}.beam")  # an extra
     }
     touched: set[tuple[str, str]] = set()
     for owner, derived in itertools.product(classes, classes):
@@ -152,6 +153,15 @@ def test_public_classes_are_pickled_by_their_public_names() -> None:
 
     assert {public.__module__ for public in classes} == {NAME, f"{NAME}.retry"}
     assert b"_core" not in pickle.dumps(settings.HedgingSettings())
+
+
+def test_beam_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing the sink where Apache Beam is missing says what to install."""
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    monkeypatch.delitem(sys.modules, "hedged_pubsub.beam", raising=False)
+
+    with pytest.raises(ImportError, match=r"pip install 'hedged-pubsub\[beam\]'"):
+        importlib.import_module("hedged_pubsub.beam")
 
 
 def test_lowest_constraints_are_the_floors() -> None:

@@ -22,6 +22,7 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 from hedged_pubsub._core.batching import Limits
 from hedged_pubsub._core.flow_control import Permit
 from hedged_pubsub._core.hedge_delay import check_number
+from hedged_pubsub._core.message_ids import check_id_attribute, next_id
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.stats import HedgingStats
 from hedged_pubsub._core.wire import topic_name
@@ -79,14 +80,19 @@ class HedgedPublisher(OfOneProcess, PatchablePublisher):
         exit_timeout: Seconds that the end of the interpreter waits for accepted messages that are
             not stored yet; 0 does not wait. A warning counts what could not be stored. Without
             hedging nothing is waited for, as officially.
+        id_attribute: Name of an attribute that every message gets in ``publish()``, unless it has
+            it: a unique id, the same in every attempt, by which a subscriber drops duplicates. With
+            hedging off as well.
         kwargs: As officially: ``credentials``, ``transport``, ``client_options``, ``client_info``.
 
     Raises:
-        TypeError: If ``hedging_settings`` is neither ``HedgingSettings`` nor ``None``, or if the
-            options' retry or timeout is of a type that cannot be interpreted.
+        TypeError: If ``hedging_settings`` is neither ``HedgingSettings`` nor ``None``, if
+            ``id_attribute`` is no text, or if the options' retry or timeout is of a type that
+            cannot be interpreted.
         ValueError: If ordering is enabled, if the hedge delay is not below the timeout of the
-            publish request and below the retry timeout, or if the transport has no gRPC calls that
-            can be cancelled (``rest``, ``grpc_asyncio``).
+            publish request and below the retry timeout, if the transport has no gRPC calls that
+            can be cancelled (``rest``, ``grpc_asyncio``), or if ``id_attribute`` starts with
+            ``goog``, is an argument of ``publish()``, or has not 1 to 256 bytes.
     """
 
     def __init__(
@@ -96,10 +102,12 @@ class HedgedPublisher(OfOneProcess, PatchablePublisher):
         *,
         hedging_settings: HedgingSettings | None = HedgingSettings(),  # noqa: B008 - it is frozen
         exit_timeout: float = 10.0,
+        id_attribute: str | None = None,
         **kwargs: Any,
     ) -> None:
         hedging_settings = settings_in_force(hedging_settings, batch_settings, kwargs)
         check_number("exit_timeout", exit_timeout, 0, threading.TIMEOUT_MAX, unit=" seconds")
+        check_id_attribute(id_attribute)
         if hedging_settings is not None:
             refuse_ordering(publisher_options, "disable ordering, or pass hedging_settings=None")
             refuse_transport(kwargs.get("transport"), PublisherGrpcTransport, _GRPC_OR_OFF)
@@ -114,6 +122,7 @@ class HedgedPublisher(OfOneProcess, PatchablePublisher):
             refuse_endpoint(hedging_settings, make_channel)
         super().__init__(batch_settings, publisher_options, **kwargs)
         self._hedging_settings = hedging_settings
+        self._id_attribute = id_attribute
         self._closed = False
         self._recording: LatencyRecording | None = None
         self._sender: Sender | None = None  # and none with hedging off
@@ -274,7 +283,9 @@ class HedgedPublisher(OfOneProcess, PatchablePublisher):
         attrs: dict[str, Any],
     ) -> Future[str]:
         """Publish any message."""
-        sender = self._sender
+        sender, id_attribute = self._sender, self._id_attribute
+        if id_attribute is not None and id_attribute not in attrs:
+            attrs[id_attribute] = next_id()
         if sender is None or is_patched():
             # As most programs call it, for those who have patched it.
             options = {"ordering_key": ordering_key, "retry": retry, "timeout": timeout}
@@ -303,7 +314,8 @@ class HedgedPublisher(OfOneProcess, PatchablePublisher):
             messages.check_size(topic, len(future.prefix) + len(future.body))
             mailbox = sender.mailbox(topic, policy)
             runs = threads.LIBRARY.start()
-            if runs and is_default and not sender.has_extras and not is_patched():
+            is_plain = self._id_attribute is None and not sender.has_extras and not is_patched()
+            if runs and is_default and is_plain:
                 sender.make_usual(topic, mailbox)
             if future.tracing is not None:
                 future.tracing.batched()

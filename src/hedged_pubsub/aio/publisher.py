@@ -18,6 +18,7 @@ from google.pubsub_v1 import PublisherAsyncClient, PublisherClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcAsyncIOTransport
 
 from hedged_pubsub._core.batching import Limits
+from hedged_pubsub._core.message_ids import check_id_attribute, next_id
 from hedged_pubsub._core.settings import HedgingSettings
 from hedged_pubsub._core.stats import HedgingStats
 from hedged_pubsub._core.wire import topic_name
@@ -67,16 +68,18 @@ class AsyncHedgedPublisher(OfOneProcess, PublisherAsyncClient):
         hedging_settings: When to hedge, and the budget. ``None`` turns hedging off; so does the
             environment variable ``HEDGED_PUBSUB_DISABLE=1``, whatever stands here. Batches are made
             and retried all the same.
+        id_attribute: As for ``HedgedPublisher``: name of an attribute with a unique id.
         kwargs: As for ``PublisherAsyncClient``: ``credentials``, ``transport``,
             ``client_options``, ``client_info``.
 
     Raises:
         RuntimeError: If no event loop is running.
-        TypeError: If ``hedging_settings`` is neither ``HedgingSettings`` nor ``None``, or if the
-            options' retry or timeout is of a type that cannot be interpreted.
+        TypeError: If ``hedging_settings`` is neither ``HedgingSettings`` nor ``None``, if
+            ``id_attribute`` is no text, or if the options' retry or timeout is of a type that
+            cannot be interpreted.
         ValueError: If ordering is enabled, if the hedge delay is not below the timeout of the
-            publish request and below the retry timeout, or if the transport is not
-            ``grpc_asyncio``.
+            publish request and below the retry timeout, if the transport is not ``grpc_asyncio``,
+            or for an ``id_attribute`` that ``HedgedPublisher`` would refuse.
     """
 
     def __init__(
@@ -85,10 +88,12 @@ class AsyncHedgedPublisher(OfOneProcess, PublisherAsyncClient):
         publisher_options: PublisherOptions | Sequence[Any] = (),
         *,
         hedging_settings: HedgingSettings | None = HedgingSettings(),  # noqa: B008 - it is frozen
+        id_attribute: str | None = None,
         **kwargs: Any,
     ) -> None:
         self._loop = _running_loop("be made")
         hedging_settings = settings_in_force(hedging_settings, batch_settings, kwargs)
+        check_id_attribute(id_attribute)
         options = PublisherOptions(*publisher_options)
         refuse_ordering(options, "AsyncHedgedPublisher has no ordering: use the official client")
         refuse_transport(kwargs.get("transport"), PublisherGrpcAsyncIOTransport, "'grpc_asyncio'")
@@ -108,6 +113,7 @@ class AsyncHedgedPublisher(OfOneProcess, PublisherAsyncClient):
             refuse_endpoint(hedging_settings, make_channel)
         super().__init__(**kwargs)
         self._hedging_settings = hedging_settings
+        self._id_attribute = id_attribute
         self._closed = False
         self._recording: LatencyRecording | None = None
         self._end: asyncio.Task[None] | None = None
@@ -265,6 +271,9 @@ class AsyncHedgedPublisher(OfOneProcess, PublisherAsyncClient):
             )
         if type(topic) is not str:
             topic = topic_name(topic)
+        id_attribute = self._id_attribute
+        if id_attribute is not None and id_attribute not in attrs:
+            attrs[id_attribute] = next_id()
         future = PublishFuture(loop=self._loop)
         future.start_time = publish_start_time
         size = messages.write(future, topic, data, attrs, is_traced=self._tracing)

@@ -239,6 +239,26 @@ class PubSubServer:
         """
         return self._recorded(_MESSAGES, topic)
 
+    def duplicates(
+        self, id_attribute: str, topic: str | None = None
+    ) -> tuple[tuple[StoredMessage, ...], ...]:
+        """Return the messages that are stored more than once, by an id of their own.
+
+        Args:
+            id_attribute: the attribute with the id. Messages without it are left out.
+            topic: short name or path of a topic, or None for all.
+
+        Returns:
+            For each id that was stored twice or more in one topic, all its copies in order of
+            storing; those stored first come first.
+        """
+        copies: dict[tuple[str, str], list[StoredMessage]] = {}
+        for message in self.messages(topic):
+            value = dict(message.attributes).get(id_attribute)
+            if value is not None:
+                copies.setdefault((message.topic, value), []).append(message)
+        return tuple(tuple(group) for group in copies.values() if len(group) > 1)
+
     def clear(self) -> None:
         """Forget attempts and messages; topics, subscriptions and call numbers stay."""
         with self._lock:

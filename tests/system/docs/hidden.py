@@ -68,7 +68,6 @@ with open("publishes.csv", "w") as publishes:
 
 SETUP: Final = {
     "README.md": {
-        "publisher.publish(topic, data, event_id=str(uuid.uuid4()))": _PUBLISHER + "import uuid",
         "HedgedPublisher(hedging_settings=HedgingSettings("
         "hedge_delay=0.3, max_tokens=20, refill_ratio=0.05))": (
             "from hedged_pubsub import HedgingSettings"
@@ -88,7 +87,7 @@ orders = [b"order %d" % number for number in range(100)]
     },
     "docs/choosing.md": {"$ hedged-pubsub plan publishes.csv --plot plan.png": _PUBLISHES},
     "docs/command.md": {"$ hedged-pubsub plan latencies.csv": _LATENCIES},
-    "docs/duplicates.md": {"import uuid": _PUBLISHER},
+    "docs/duplicates.md": {"from hedged_pubsub import HedgedPublisher": _PUBLISHER},
     "docs/ending.md": {
         "futures = [publisher.publish(topic, order) for order in orders]": """
 publisher = HedgedPublisher()
