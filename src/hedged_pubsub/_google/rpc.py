@@ -36,13 +36,13 @@ _WOKE_IN_VAIN: Final = Woke(shares_wait=True)
 class PublishRpc(abc.ABC, Generic[M]):
     """The publish requests of one publisher.
 
+    ``make_channel`` makes a channel with a connection of its own, for hedges, unless ``settings``
+    want none. ``lock`` guards which connections there are; nothing is called while it is held.
+
     Attributes:
         is_plain: Whether no user's code runs when a request is sent.
         on_dead: Told of a connection that answers nothing any more, soon. What is in flight on it
             counts as UNAVAILABLE (R17).
-
-    ``make_channel`` makes a channel with a connection of its own, for hedges, unless ``settings``
-    want none. ``lock`` guards which connections there are; nothing is called while it is held.
     """
 
     method_class: ClassVar[type[PublishMethod]]
@@ -67,13 +67,13 @@ class PublishRpc(abc.ABC, Generic[M]):
             settings is None or (settings.second_connection and not settings.observe_only)
         )
         self._has_endpoint = settings is not None and settings.hedge_endpoint is not None
+        self.on_dead: Callable[[Connection[M]], object] = lambda _: None
         self._connect_client()
 
     def _connect_client(self) -> None:
         """Begin with the channel that the client's transport has now."""
         self._method = self._method_on(None)
         self.is_plain = self._method.is_plain
-        self.on_dead: Callable[[Connection[M]], object] = lambda _: None
         self._connections = Connections(
             self._method, can_open=self._can_open, has_endpoint=self._has_endpoint
         )
