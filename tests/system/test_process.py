@@ -48,12 +48,26 @@ def test_exit_sends_what_is_open_and_retries(server: PubSubServer) -> None:
         publisher.publish(topic, b"first").add_done_callback(lambda f: print("id", f.result()))
         other = HedgedPublisher(settings(max_latency=3600))
         other.publish(topic, b"second")
-        other.publish("projects/test/topics/missing", b"data")
+        refused = other.publish("projects/test/topics/missing", b"data")
+        refused.add_done_callback(lambda f: print(type(f.exception()).__name__))
         """
     )
-    assert lines[0].startswith("id ")
+    assert sorted(line.partition(" ")[0] for line in lines) == ["NotFound", "id"]
     assert stored(server) == [b"first", b"second"]
     assert len(server.attempts("orders")) == 4
+
+
+def test_what_fails_at_the_very_end_is_told(server: PubSubServer) -> None:
+    """Nobody can ask for it any more: there is a line."""
+    process = run_program(
+        """
+        publisher = HedgedPublisher(settings(max_latency=3600))
+        publisher.publish("projects/test/topics/missing", b"data")
+        """
+    )
+    assert process.returncode == 0
+    assert "1 messages have failed, and nobody has asked" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 @pytest.mark.parametrize(("latency", "exit_timeout"), [(0.0, 0.5), (60.0, 0)])

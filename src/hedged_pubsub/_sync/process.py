@@ -95,6 +95,19 @@ def send_before_the_end() -> None:
 
 
 def _send(start: float, senders: list[tuple[Sender, float]], given_up: list[int]) -> None:
+    _send_and_wait(start, senders, given_up)
+    if senders:
+        # For the done-callbacks of what has just ended, and for log lines.
+        longest = max(timeout for _, timeout in senders)
+        threads.WORKERS.wait_until_idle(start + longest - threads.CLOCK())
+    while _flushes:
+        wait, timeout = _flushes.pop()
+        with contextlib.suppress(Exception):
+            wait(max(0.0, start + timeout - threads.CLOCK()))
+    _recording.write_all()
+
+
+def _send_and_wait(start: float, senders: list[tuple[Sender, float]], given_up: list[int]) -> None:
     accepted = [sender.send_all() for sender, _timeout in senders]
     for (_sender, timeout), lost, futures in zip(senders, given_up, accepted, strict=True):
         lost += undecided_after(futures, max(0.0, start + timeout - threads.CLOCK()))
@@ -106,15 +119,6 @@ def _send(start: float, senders: list[tuple[Sender, float]], given_up: list[int]
                 lost,
                 timeout,
             )
-    if senders:
-        # For the done-callbacks of what has just ended.
-        longest = max(timeout for _, timeout in senders)
-        threads.WORKERS.wait_until_idle(start + longest - threads.CLOCK())
-    while _flushes:
-        wait, timeout = _flushes.pop()
-        with contextlib.suppress(Exception):
-            wait(max(0.0, start + timeout - threads.CLOCK()))
-    _recording.write_all()
 
 
 def _can_start_threads() -> bool:

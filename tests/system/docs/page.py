@@ -187,9 +187,9 @@ class Page:
         )
         self._servers.append(server)
         assert server.stdout is not None
-        told = server.stdout.readline()
-        self._call(shlex.split(told))
-        return told
+        told = [server.stdout.readline() for _shell in ("sh", "fish", "PowerShell")]
+        self._call(shlex.split(told[0]))
+        return "".join(told)
 
 
 def _call_ours(arguments: list[str]) -> str:
