@@ -15,6 +15,7 @@ import grpc
 import pytest
 from google.api_core import exceptions
 from google.api_core.retry import Retry, if_exception_type
+from google.api_core.timeout import ConstantTimeout
 from google.auth.credentials import Credentials
 from google.cloud.pubsub_v1.types import PublisherOptions
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
@@ -85,7 +86,7 @@ def test_initial_tokens_and_max_hedges(server: PubSubServer, make: Make) -> None
     settings = HedgingSettings(hedge_delay=0.1, initial_tokens=50, max_hedges=3)
     stuck = FaultScript(faults=[DropReply(calls=[1, 2, 3, 4])])
     publisher = make(hedging_settings=settings, script=stuck)
-    future = publisher.publish(TOPIC, b"data", timeout=1.0)
+    future = publisher.publish(TOPIC, b"data", timeout=ConstantTimeout(1.0))
     wait_until(lambda: len(server.attempts()) == 4)
     time.sleep(0.3)
     assert numbers(server.attempts()) == [0, 1, 2, 3]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import os
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
 from google.cloud import pubsub_v1
@@ -73,6 +75,12 @@ def refuse_ordering_key(key: str) -> NoReturn:
 class OfOneProcess:
     """A publisher: its connections and open batches belong to one process."""
 
+    def _call_when_dropped(self, end: Callable[[], object]) -> None:
+        """Call a function once this publisher was dropped, but not as the process ends."""
+        finalizer = weakref.finalize(self, end)
+        finalizer.atexit = False
+        _finalizers[self] = finalizer
+
     def __copy__(self) -> Any:
         """Return a publisher that shares all with this one, as officially."""
         copy = object.__new__(type(self))
@@ -85,6 +93,17 @@ class OfOneProcess:
             f"{type(self).__name__} cannot be pickled or copied deeply: make one in each process, "
             "where it is used first"
         )
+
+
+_finalizers: weakref.WeakKeyDictionary[OfOneProcess, weakref.finalize[..., Any]]
+_finalizers = weakref.WeakKeyDictionary()
+
+
+@atexit.register
+def _forget_finalizers() -> None:
+    """Let channels go with their publishers, rather than when Python is all but gone."""
+    for finalizer in list(_finalizers.values()):
+        finalizer.detach()
 
 
 def refuse_transport(transport: object, wanted: type, remedy: str) -> None:

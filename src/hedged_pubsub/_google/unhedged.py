@@ -294,7 +294,8 @@ class _Futures(list[futures.Future]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._raised: list[BaseException] = []
+        # By thread: an exception of a signal handler is for the thread that it came to.
+        self._raised: dict[int, BaseException] = {}
 
     def __iter__(self) -> Iterator[Any]:
         for future in super().__iter__():
@@ -308,15 +309,15 @@ class _Futures(list[futures.Future]):
         except concurrent.futures.InvalidStateError:
             pass
         except BaseException as error:  # noqa: BLE001 - of a done-callback; it is raised later
-            self._raised.append(error)
+            self._raised.setdefault(threading.get_ident(), error)
             _unlock([future])
             self._set(future, set_outcome, outcome)  # or of a signal handler, before it was set
 
     def raise_again(self) -> None:
-        """Raise the first exception of a done-callback, once."""
-        raised, self._raised = self._raised, []
-        if raised:
-            raise raised[0]
+        """Raise the first exception of a done-callback on this thread, once."""
+        raised = self._raised.pop(threading.get_ident(), None)
+        if raised is not None:
+            raise raised
 
 
 def _wait(accepted: list[futures.Future], timeout: float | None) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import threading
 import time
-import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import PENDING
@@ -140,7 +139,7 @@ class HedgedPublisher(OfOneProcess, PatchablePublisher):
         self._usual = self._sender.usual
         self._lead_to(self._publish_hedged)
         process.register(self._sender, exit_timeout)
-        weakref.finalize(self, self._sender.end).atexit = False
+        self._call_when_dropped(self._sender.end)
 
     def _make_sender(self, settings: HedgingSettings, make_channel: MakeChannel | None) -> Sender:
         library, workers, clock = threads.LIBRARY, threads.WORKERS, threads.CLOCK

@@ -140,7 +140,7 @@ class AsyncHedgedPublisher(OfOneProcess, PublisherAsyncClient):
             loop=self._loop,
         )
         publishers[self] = self._loop
-        weakref.finalize(self, self._sender.end).atexit = False
+        self._call_when_dropped(self._sender.end)
 
     @classmethod
     def from_service_account_info(

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -133,8 +133,9 @@ def progress_bars() -> Iterator[Progress]:
     )
     console = Console(stderr=True)
     # Each refresh takes the interpreter for some milliseconds from the clients that are measured.
-    how: dict[str, Any] = {"refresh_per_second": 3, "disable": not console.is_terminal}
-    with progress.Progress(*columns, console=console, **how) as bars:
+    bars = progress.Progress(*columns, console=console, refresh_per_second=3)
+    # Elsewhere they are never shown; older releases end even those that are disabled with a line.
+    with bars if console.is_terminal else nullcontext():
         yield bars
 
 

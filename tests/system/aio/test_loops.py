@@ -131,6 +131,7 @@ def test_development_mode(server: PubSubServer, flush: bool) -> None:
         warnings.simplefilter("error")  # from here on: Google's libraries warn at their import
 
         async def main():
+            global publisher  # which, if it was dropped, would send what is open
             publisher = AsyncHedgedPublisher(
                 (1000_000, 60, 100), hedging_settings=HedgingSettings(0.1)
             )
