@@ -20,5 +20,7 @@ autodoc_mock_imports = ["apache_beam"]
 
 # The documentation of other projects is not looked into: a build needs no network.
 nitpick_ignore_regex = [
-    ("py:.*", r"(_asyncio|asyncio|collections|concurrent|datetime|google|grpc)\..*")
+    ("py:.*", r"(_asyncio|asyncio|collections|concurrent|datetime|google|grpc|os)\..*"),
+    # Of a class that users get, and do not make.
+    ("py:class", r"hedged_pubsub\._core\.topic_state\.Recording"),
 ]
