@@ -14,7 +14,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 PYTHONS = nox.project.python_versions(PROJECT)
 SOURCES = ("src", "tests", "benchmarks", "examples", "docs", "noxfile.py")
 # The distribution with all that its tests reach: the command needs the extras.
-DISTRIBUTION = ".[cli,plot]"
+DISTRIBUTION = ".[cli,http2,plot]"
 # So many tests run at a time. Many of them wait rather than compute.
 PROCESSES = (os.cpu_count() or 1) + 1
 

@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "": {"_core", "_sigterm", "_sync", "_version", "aio"},  # the package itself
     "_version": set(),
     "_core": set(),
+    "_http2": set(),
     "retry": set(),
     "_google": {"_core", "_version", "retry"},
     "_sync": {"_core", "_google"},
@@ -93,6 +94,9 @@ def test_what_parts_import_from_elsewhere() -> None:
     for name, imports in IMPORTS.items():
         if name.startswith(f"{NAME}._core"):
             assert {one.split(".")[0] for one in imports} <= {NAME, *sys.stdlib_module_names}
+        if name.startswith(f"{NAME}._http2"):
+            assert {one.split(".")[0] for one in imports} <= {NAME, "hpack", *sys.stdlib_module_names}
+            assert not {"socket", "ssl", "threading", "time", "asyncio", "logging"} & imports
         if not name.startswith(f"{NAME}._google"):
             assert not list(filter(PRIVATE.match, imports)), name
 
