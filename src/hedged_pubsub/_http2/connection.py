@@ -36,6 +36,10 @@ _SETTINGS: Final = {
 _MAX_DEBUG: Final = 256
 """Bytes of a GOAWAY's text that are kept."""
 
+MAX_BLOCKS: Final = 4
+"""Header blocks for each call, on average, and twice as many more. An answer has two; a server that
+sends informational ones without end would keep us busy decoding them, at 40 µs each."""
+
 _FEW_STREAMS: Final = 2**16
 """Calls at a time, where the server sets no limit."""
 
@@ -70,6 +74,7 @@ class ClientConnection:
         self._pings = 0
         self._window = CONNECTION_WINDOW  # what the server may send
         self._held = 0  # bytes of answers that have begun
+        self._blocks_allowed = 2 * MAX_BLOCKS
         self._decoder = BlockDecoder()
         self._incoming = Incoming()
         self._out = Outgoing(
@@ -209,6 +214,7 @@ class ClientConnection:
         if self._next_id > frames.MAX_STREAM_ID:
             self.is_closing = True
         self._calls[stream_id] = call
+        self._blocks_allowed += MAX_BLOCKS
         self._out.request(call)
 
     def _start_waiting(self) -> None:
@@ -266,6 +272,10 @@ class ClientConnection:
 
     def _on_headers(self, flags: int, stream_id: int, body: bytes) -> None:
         call = self._call(stream_id)
+        self._blocks_allowed -= 1
+        if self._blocks_allowed < 0:
+            text = f"more than {MAX_BLOCKS} header blocks for each call"
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, text)
         block = self._decoder.decode(body)  # of an ended call too: it may change the table
         if call is None:
             return

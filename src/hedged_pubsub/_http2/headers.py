@@ -15,8 +15,8 @@ from hpack import Decoder, HPACKError
 from hedged_pubsub._http2.frames import ErrorCode, Http2Error
 from hedged_pubsub._http2.grpc import decode_details
 
-MAX_LIST: Final = 16_384
-"""Bytes of a decoded header list, where each field counts 32 more. gRPC's own limit."""
+MAX_LIST: Final = 8192
+"""Bytes of a decoded header list, where each field counts 32 more. gRPC's own default."""
 
 _MAX_CACHED: Final = 256
 """Header blocks whose meaning is remembered. Most servers send the same two for every answer."""

@@ -418,6 +418,9 @@ VIOLATIONS = {
     "a short priority": [frame(frames.PRIORITY, 0, 1, bytes(3))],
     "a flood of pings": [frame(frames.PING, 0, 0, bytes(8))] * (MAX_REPLIES + 1),
     "a flood of settings": [frame(frames.SETTINGS, 0, 0)] * (MAX_REPLIES + 1),
+    "a flood of early hints": [
+        frame(frames.HEADERS, 4, 1, block((b":status", b"103"))) for _ in range(13)
+    ],
     "a flood of data": [OPEN] + [frame(frames.DATA, 0, 1, bytes(16_384))] * 300,
 }
 
