@@ -66,7 +66,7 @@ def encode_timeout(seconds: float) -> bytes:
     """Return the value of ``grpc-timeout``: never less than ``seconds``, but for years."""
     if seconds <= 0:
         return b"1n"
-    if seconds.is_integer() and seconds <= _MAX_DIGITS:
+    if seconds % 1 == 0 and seconds <= _MAX_DIGITS:
         return b"%dS" % seconds
     microseconds = seconds * 1e6
     for unit, size in ((b"u", 1), (b"m", 1e3), (b"S", 1e6), (b"H", 3.6e9)):

@@ -25,7 +25,7 @@ from hedged_pubsub._http2.outgoing import MAX_REPLIES
 
 CALLS: Final = 3
 SECONDS_A_KILOBYTE: Final = 1e-3
-SECONDS_AN_INPUT: Final = 2e-3  # more, whatever its size: a busy machine takes one to wake up
+SECONDS_AN_INPUT: Final = 2e-3  # on top: on a busy machine a short one may take that
 _STREAMS: Final = (1, 3, 5) * 12 + (0, 2, 7, 2**31 - 1)
 _SIZES: Final = (0, 1, 4, 5, 6, 8, 9) * 6 + (100, 16_384, 16_385)
 _NUMBERS: Final = (0, 1, 2, 100, 16_383, 16_384, 65_535, 2**24, 2**31 - 1, 2**31, 2**32 - 1)

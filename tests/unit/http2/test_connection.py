@@ -479,7 +479,7 @@ def test_a_short_fuzz() -> None:
 # --- Encodings.
 
 
-@given(st.floats(0, 1e13, allow_subnormal=False))
+@given(st.floats(0, 1e13, allow_subnormal=False) | st.integers(0, 10**9))
 def test_timeouts_are_never_encoded_as_less_nor_as_much_more(seconds: float) -> None:
     """Eight digits and a unit, as gRPC wants them."""
     value = grpc.encode_timeout(seconds)
