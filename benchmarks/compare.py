@@ -55,10 +55,13 @@ Round = dict[str, list[Measured]]
 class MeasuringProcess:
     """A context manager: a process that measures a checkout, or ``None``: the official client."""
 
-    def __init__(self, side: str, checkout: Path | None, address: str) -> None:
+    def __init__(
+        self, side: str, checkout: Path | None, address: str, transport: str = "grpc"
+    ) -> None:
         environment = {
             **os.environ,
             "PUBSUB_EMULATOR_HOST": address,
+            "HEDGED_PUBSUB_PUBLISH_TRANSPORT": transport,
             # gRPC would ask the proxy that http_proxy names even for loopback.
             "no_grpc_proxy": address.rpartition(":")[0],
         }
@@ -114,15 +117,23 @@ def compare(
     pairs: int,
     seconds: float,
     report: Callable[[str], None],
+    transport: str = "grpc",
 ) -> dict[str, list[Round]]:
-    """Measure all sides in turns, each job for ``seconds``; return the rounds of each job."""
+    """Measure all sides in turns, each job for ``seconds``; return the rounds of each job.
+
+    The new side publishes with ``transport``, the old one with gRPC.
+    """
     topic = target.create_topic()
     rounds: dict[str, list[Round]] = {row: [] for row in jobs}
     for number in range(pairs):
         report(f"round {number + 1} of {pairs}")
         with ExitStack() as stack:
             running = {
-                side: stack.enter_context(MeasuringProcess(side, checkout, target.address))
+                side: stack.enter_context(
+                    MeasuringProcess(
+                        side, checkout, target.address, transport if side == "new" else "grpc"
+                    )
+                )
                 for side, checkout in checkouts.items()
             }
             if number == 0:
@@ -229,6 +240,12 @@ def _checkout(text: str) -> Path:
     help="the folder of the checkout to judge (default: the current folder)",
 )
 @click.option(
+    "--new-transport",
+    type=click.Choice(["grpc", "http2"]),
+    default="grpc",
+    help="what the checkout to judge publishes with; the other one uses gRPC (default: grpc)",
+)
+@click.option(
     "--batches",
     type=listed(number_in(1, 1000, whole=True)),
     default=(1, 10, 100, 1000),
@@ -268,6 +285,7 @@ def main(
     *,
     old: Path,
     new: Path,
+    new_transport: str,
     batches: tuple[int, ...],
     pairs: int,
     seconds: float,
@@ -289,16 +307,17 @@ def main(
             pairs=pairs,
             seconds=seconds,
             report=lambda text: print(text, file=sys.stderr),
+            transport=new_transport,
         )
     summaries = {row: summary(of_row) for row, of_row in rounds.items()}
     hedging = "off" if is_switched_off() else "on"
     if as_json:
         paths = {name: str(path) for name, path in checkouts.items() if path is not None}
         setup = {**paths, "target": target, "pairs": pairs, "seconds": seconds}
-        setup |= {"in_flight": in_flight, "hedging": hedging}
+        setup |= {"new_transport": new_transport, "in_flight": in_flight, "hedging": hedging}
         print(json.dumps({"setup": setup, "rows": summaries, "rounds": rounds}))
     else:
-        print(f"old: {old}\nnew: {new}")
+        print(f"old: {old}\nnew: {new}, {new_transport}")
         print(
             f"{target}, hedging {hedging}, {pairs} rounds of {seconds:g} s"
             f" each, in flight at most: {in_flight or 'as many as the benchmark has'}"

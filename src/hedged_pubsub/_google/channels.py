@@ -34,10 +34,15 @@ class SecondChannel:
 
     Attributes:
         token: What the credentials of all its channels share; ``None`` where there are none.
+        is_customized: Whether the transport is of a class of the caller's.
+        arguments: The host of the client's channel, and what else it was made with; ``None`` where
+            it is the emulator's.
     """
 
     def __init__(self) -> None:
         self.token: SharedToken | None = None
+        self.is_customized = False
+        self.arguments: tuple[str, dict[str, Any]] | None = None
         self.make: Callable[[], Any]
 
     def __call__(self) -> Any:
@@ -69,6 +74,7 @@ def second_channel(
     if endpoint is not None and not endpoint.rpartition(":")[2].isdecimal():
         endpoint += ":443"
     second = SecondChannel()
+    second.is_customized = transport is not transport_class
     if emulator := os.environ.get("PUBSUB_EMULATOR_HOST"):
         options = [*_RECONNECT, _OWN_TIMEOUT, _LOCAL_POOL]
         second.make = lambda: insecure_channel(endpoint or emulator, options=options)
@@ -82,6 +88,7 @@ def second_channel(
             second.token = shared_token(credentials, *scopes, kwargs.get("quota_project_id"))
             kwargs["credentials"] = second.token
         made.append((args, kwargs))
+        second.arguments = args[0], kwargs
         return original.create_channel(
             *args, **_with_options(kwargs, *_RECONNECT, _CLIENTS_TIMEOUT)
         )

@@ -13,7 +13,7 @@ from google.pubsub_v1.services.publisher.transports.base import PublisherTranspo
 from hedged_pubsub._core.wire import varint
 from hedged_pubsub._google.official import call_arguments, is_plain_channel
 
-_METHOD: Final = "/google.pubsub.v1.Publisher/Publish"
+METHOD: Final = "/google.pubsub.v1.Publisher/Publish"
 
 TELEMETRY_HEADER: Final = "x-goog-pubsub-client-telemetry"
 """The request header by which the service tells hedges from originals."""
@@ -48,7 +48,7 @@ class PublishMethod:
     def _make(self) -> Any:
         answer = gapic_types.PublishResponse
         return self.channel.unary_unary(
-            _METHOD,
+            METHOD,
             None if self.is_plain else gapic_types.PublishRequest.serialize,
             answer.pb().FromString if self.is_plain else answer.deserialize,
         )

@@ -66,6 +66,7 @@ class LibraryThread:
         ident: The thread's, while it runs.
         must_not_wait: The threads that give futures their outcome: this one, and gRPC's while it is
             in our code.
+        io_ident: That of the I/O thread of HTTP/2 connections, which does so as well.
         workers: The threads that may hold a guard now and then, and run users' code otherwise.
         is_stand_in: Whether another thread does the work just now, because this one cannot start.
         on_error: Called with a function that raised, and the error. It must not block.
@@ -87,6 +88,7 @@ class LibraryThread:
         self._timers: list[_Timer] = []
         self.ident: int | None = None
         self.must_not_wait: set[int] = set()
+        self.io_ident: int | None = None
         self.workers: set[int] = set()
         self.is_stand_in = False
         self._started = False
@@ -156,7 +158,8 @@ class LibraryThread:
         A finalizer may be run there: on whatever thread the garbage collector happens to run.
         """
         ident = _thread.get_ident()
-        if ident in self.must_not_wait or (ident in self.workers and self._holds_guard()):
+        is_ours = ident in self.must_not_wait or ident == self.io_ident
+        if is_ours or (ident in self.workers and self._holds_guard()):
             raise RuntimeError(
                 "cannot wait for messages in a finalizer that runs on one of the library's own "
                 "threads: close the publisher before it is dropped"

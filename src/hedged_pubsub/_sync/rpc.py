@@ -118,7 +118,11 @@ class PublishRpc(rpc.PublishRpc[SyncPublishMethod]):
 
     def call(self, batch: PublishBatch, timeout: float) -> list[str]:
         """Send the original and wait for its message ids; needs no other thread."""
-        method = self._connections.of(ORIGINAL).method
+        return self._call_with(self._connections.of(ORIGINAL).method, batch, timeout)
+
+    def _call_with(
+        self, method: SyncPublishMethod, batch: PublishBatch, timeout: float
+    ) -> list[str]:
         request = method.prepare(batch.request)
         arguments = method.arguments(batch.topic, ORIGINAL, batch.publish_start_time)
         try:
