@@ -201,6 +201,7 @@ _MANY = """
     give_up = time.monotonic() + 10
     while sockets() and time.monotonic() < give_up:  # gRPC and our workers take their time
         time.sleep(0.1)
+    time.sleep(1)  # so do gRPC's idle threads
     # The library's thread and its workers are the process's, not a publisher's.
     ours = sum(thread.name.startswith("hedged-pubsub") for thread in threading.enumerate())
     threads = len(os.listdir("/proc/self/task")) - ours
