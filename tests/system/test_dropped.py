@@ -16,13 +16,12 @@ from .programs import run, run_program
 from .tls_server import Authority, tls_server
 from .tls_server import authority as authority
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="what is open is read from /proc"),
-    pytest.mark.skipif(
-        not GRPC_FORKS,
-        reason="older releases of gRPC keep the sockets of some channels that nobody has any more",
-    ),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what is open is read from /proc")
+
+lets_go = pytest.mark.skipif(
+    not GRPC_FORKS,
+    reason="older releases of gRPC keep the sockets of some channels that nobody has any more",
+)
 
 _COUNTS = """
     import asyncio, json
@@ -46,6 +45,7 @@ _COUNTS = """
 """
 
 
+@lets_go
 def test_what_was_accepted_is_sent_and_no_socket_is_left(server: PubSubServer) -> None:
     """However it is dropped: forgotten, in a cycle, with an exception, or stopped as officially."""
     run(
@@ -93,6 +93,7 @@ def test_what_was_accepted_is_sent_and_no_socket_is_left(server: PubSubServer) -
     assert len(server.messages()) == 12
 
 
+@lets_go
 def test_what_an_asyncio_publisher_accepted_is_sent_and_no_socket_is_left(
     server: PubSubServer,
 ) -> None:
@@ -153,6 +154,7 @@ def test_what_an_asyncio_publisher_accepted_is_sent_and_no_socket_is_left(
     assert len(set(data)) == 4
 
 
+@lets_go
 @pytest.mark.parametrize("kind", ["sync", "asyncio"])
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 def test_many_cost_at_most_twice_what_the_official_clients_do(

@@ -72,7 +72,11 @@ MAX_HEDGE_TIMEOUT: Final = 10.0
 the same trouble as the attempt it was to beat, and the other clients use the same bound."""
 
 
-_OBSERVED: Final = (Decision.SUPPRESS, Decision.HOLD_BACK)
+_NOT_SENT: Final[Mapping[Decision, Command]] = {
+    Decision.SUPPRESS: Suppressed(),
+    Decision.HOLD_BACK: HeldBack(),
+}
+"""What is told of a hedge that was due and is not sent."""
 
 # Held by every batch under way, so that none has a list of its own.
 _ONLY_ORIGINAL: Final = (ORIGINAL,)
@@ -279,16 +283,10 @@ class AttemptEngine:
             # Of all that wait, a few have a timer within one delay; the others' would be in vain.
             skipped = min(self._waiting.spread, max(0.0, self._deadline - self._hedge_at) // delay)
             self._hedge_at += skipped * delay
-        if decision is Decision.END:
+        if decision is Decision.END or (self._budget.observe_only and decision in _NOT_SENT):
             self._hedge_at = math.inf
-        if decision in _OBSERVED and self._budget.observe_only:
-            self._hedge_at = math.inf
-        if decision is Decision.SUPPRESS:
-            return [Suppressed()]
-        if decision is Decision.HOLD_BACK:
-            return [HeldBack()]
         if decision is not Decision.SEND:
-            return []
+            return [_NOT_SENT[decision]] if decision in _NOT_SENT else []
         self.hedges += 1
         self.in_flight += (self.hedges,)
         return [Start(self.hedges, timeout=min(MAX_HEDGE_TIMEOUT, time_left))]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from hedged_pubsub._core import hedge_log
@@ -23,6 +23,7 @@ from hedged_pubsub._core.events import (
     Event,
     Fail,
     Failed,
+    Order,
     Start,
     Succeeded,
 )
@@ -213,10 +214,7 @@ class Driver:
         woke = self.rpc.woke(batch, self._runs.batches)
         with self._engine_lock:
             orders = self._runs.handle(batch, woke, self._clock())
-        if self.runs_users_code(batch) and any(isinstance(order, Start) for order in orders):
-            self._workers.submit_urgent(carry_out, orders, batch, self)
-        else:
-            carry_out(orders, batch, self)
+        self._carry_out(orders, batch)
 
     def _send_again(self, number: int) -> None:
         batch = self._runs.batches.get(number)
@@ -224,7 +222,11 @@ class Driver:
             return
         with self._engine_lock:
             orders = self._runs.resend(batch)
-        if self.runs_users_code(batch):
+        self._carry_out(orders, batch)
+
+    def _carry_out(self, orders: Sequence[Order], batch: PublishBatch) -> None:
+        """Do what is to be done: here, or on a worker if sending runs a user's code."""
+        if self.runs_users_code(batch) and any(isinstance(order, Start) for order in orders):
             self._workers.submit_urgent(carry_out, orders, batch, self)
         else:
             carry_out(orders, batch, self)

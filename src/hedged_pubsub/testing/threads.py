@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent import futures
-from typing import Any
 
 
 class LoopThread:
@@ -29,13 +28,18 @@ class LoopThread:
 
     def call(self, function: Callable[[], object]) -> None:
         """Call a function on the thread and wait for it; do nothing unless the thread runs."""
-        run, future = _task(function)
+        future: futures.Future[None] = futures.Future()
+
+        def run() -> None:
+            try:
+                function()
+            except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
         if self._post(run):
             future.result()
-
-    def call_at(self, when: float, function: Callable[[], object]) -> None:
-        """Call a function at a time (monotonic seconds), unless the thread is stopped before."""
-        self._post(lambda: self.loop.call_at(when, function))
 
     def stop(self) -> None:
         """End the thread, after the calls that wait for it; forget what is not due yet."""
@@ -53,18 +57,3 @@ class LoopThread:
     def _run(self) -> None:
         self.loop.run_forever()
         self.loop.close()
-
-
-def _task(
-    fn: Callable[..., Any], *args: Any, **kwargs: Any
-) -> tuple[Callable[[], None], futures.Future[Any]]:
-    """Return what calls a function, and the future that gets what it returns or raises."""
-    future: futures.Future[Any] = futures.Future()
-
-    def run() -> None:
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever has the future
-            future.set_exception(error)
-
-    return run, future

@@ -73,6 +73,7 @@ def test_throughput_and_latency_as_json_and_on_a_page(run: Run, tmp_path: Path) 
     assert "| 100 | 10 |" in text
     assert "one message a batch" in text
     assert (tmp_path / "images" / "bench-throughput.png").read_bytes().startswith(b"\x89PNG")
+    assert "2/2" not in done.err, "progress is for terminals"
 
 
 @pytest.fixture(scope="module")
